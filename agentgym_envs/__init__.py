@@ -1,0 +1,26 @@
+"""Five text scenarios for LLM agents as Gymnasium environments.
+
+Importing this package registers the ids; a scenario's code is imported when it is made.
+"""
+
+from gymnasium.envs.registration import register
+
+from agentgym_envs.core import Fault, RefusedAction, TextEnv, TextSpace
+from agentgym_envs.tasks import Task, TaskTable
+
+__all__ = ["Fault", "RefusedAction", "Task", "TaskTable", "TextEnv", "TextSpace"]
+
+# Scenario -> entry point, subsets with an id of their own, and a limit that ends any agent's episode.
+_SCENARIOS = {
+    "TextCraft": ("agentgym_envs.textcraft.env:TextCraftEnv", ("Depth1", "Depth2", "Depth3", "Depth4"), 100),
+}
+
+for _name, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
+    register(id=f"AgentGym/{_name}-v0", entry_point=_entry_point, max_episode_steps=_max_turns)
+    for _subset in _subsets:
+        register(
+            id=f"AgentGym/{_name}-{_subset}-v0",
+            entry_point=_entry_point,
+            max_episode_steps=_max_turns,
+            kwargs={"subset": _subset},
+        )

@@ -1,0 +1,1 @@
+"""TextCraft: craft a Minecraft item out of raw materials, from a list of recipes."""

@@ -1,0 +1,1 @@
+"""A thin trainer: token-level policy gradients over text environments, with a horizon curriculum."""

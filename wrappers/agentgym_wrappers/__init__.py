@@ -1,0 +1,26 @@
+"""Wrappers around the scenarios: turn limits that grow, reply parsing, snapshots of wrapped environments."""
+
+from agentgym_wrappers.horizon import (
+    FixedHorizon,
+    HorizonCurriculum,
+    LinearHorizon,
+    Schedule,
+    StagedHorizon,
+    schedule_from,
+)
+from agentgym_wrappers.parsing import ActionParser, parse_reply
+from agentgym_wrappers.snapshot import fork, restore, snapshot
+
+__all__ = [
+    "ActionParser",
+    "FixedHorizon",
+    "HorizonCurriculum",
+    "LinearHorizon",
+    "Schedule",
+    "StagedHorizon",
+    "fork",
+    "parse_reply",
+    "restore",
+    "schedule_from",
+    "snapshot",
+]

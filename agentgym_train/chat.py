@@ -96,9 +96,9 @@ class Chat:
         begins = two.startswith(prompt) and two[len(prompt) :].startswith(reply)
         if not begins or not three.startswith(two):
             raise ChatTemplateError(
-                f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns (for instance by removing "
-                "their reasoning), so what the policy sampled would not be what it is trained on. Name a template "
-                "that keeps every turn as it was with model.chat_template."
+                f"the chat template of {self.tokenizer.name_or_path!r} rewrites earlier turns (for instance by "
+                "removing their reasoning), so what the policy sampled would not be what it is trained on. Name a "
+                "template that keeps every turn as it was with model.chat_template."
             )
         glue = two[len(prompt) + len(reply) :]
         before, found, after = glue.partition(_OBSERVATION)

@@ -7,9 +7,11 @@ packing.py, update.py; what it holds is put together in `Trainer.__init__`.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,10 +60,15 @@ class Trainer:
         self.config, self.folder, self.stop, self.terminal = config, folder, stop, terminal
         self.pools = task_pools(config)
         self.schedule = make_schedule(config)
+        device = _device(config)
+        try:
+            self._make_env().close()
+        except ValueError as error:
+            raise ConfigError(f"env.formats={list(config.env.formats)}: {error}") from error
         checkpoint = folder.checkpoint
         source = str(checkpoint or config.model.path)
         self.tokenizer = load_tokenizer(source, config.model.chat_template)
-        self.model = load_model(source, _device(config))
+        self.model = load_model(source, device)
         self.chat = Chat(self.tokenizer, stop_tokens(self.model))
         self.optimiser = make_optimiser(self.model, config.optimiser)
         if checkpoint is not None:
@@ -116,9 +123,7 @@ class Trainer:
                 for place, task in enumerate(tasks)
                 for sample in range(config.rollout.samples_per_task)
             ]
-            with self.terminal.bar(f"step {step + 1}: rollouts", len(episodes)) as advance:
-                trajectories = self.runner.run(episodes, config.rollout.temperature, lambda _: advance())
-        _check_errors(trajectories, config.max_error_share)
+            trajectories = self._roll_out(f"step {step + 1}: rollouts", episodes, config.rollout.temperature)
 
         groups = group_advantages(
             [trajectory.reward for trajectory in trajectories],
@@ -131,7 +136,7 @@ class Trainer:
         rows = pack(batch, config.optimiser.token_budget)
 
         update: dict[str, float] = {}
-        try:
+        with self._saved_on_failure(step, batch):
             with self._timed("reference") as reference_seconds:
                 reference = None
                 if rows and self.reference is not None:
@@ -158,9 +163,6 @@ class Trainer:
                         self.stop.check,
                     )
                     self.engine.update_weights(self.model)
-        except NumericsError as error:
-            where = self.folder.save_failed_batch({"step": step, "batch": [vars_of(t) for t in batch]})
-            raise NumericsError(f"step {step}: {error}; no update was made. The batch is in {where}.") from error
 
         row = {
             "step": step,
@@ -197,7 +199,11 @@ class Trainer:
         }
         if "before" in results and "after" in results:
             before, after = results["before"], results["after"]
-            gain, low, high = paired_bootstrap(before["success/by_task"], after["success/by_task"])
+            first, last = before["success/by_task"], after["success/by_task"]
+            common = first.keys() & last.keys()  # a task whose every episode ended in an error is in one of them only
+            gain, low, high = paired_bootstrap(
+                {task: first[task] for task in common}, {task: last[task] for task in common}
+            )
             summary |= {
                 "before": before["success/mean"],
                 "after": after["success/mean"],
@@ -232,9 +238,10 @@ class Trainer:
                     if step >= progress.step:
                         rows = pack(batch, config.optimiser.token_budget)
                         lr = learning_rate(step, warm.lr, warmup)
-                        metrics = update_supervised(
-                            self.model, self.optimiser, rows, lr, config.optimiser, self.stop.check
-                        )
+                        with self._saved_on_failure(step, batch):
+                            metrics = update_supervised(
+                                self.model, self.optimiser, rows, lr, config.optimiser, self.stop.check
+                            )
                         self.folder.log({"step": step, "phase": "warm_start", "time": time.time(), **metrics})
                         progress.step = step + 1
                     advance()
@@ -264,9 +271,8 @@ class Trainer:
             for task in self.pools.test
             for sample in range(spec.samples)
         ]
-        with self._timed("evaluate"), self.terminal.bar(f"evaluation {name}", len(episodes)) as advance:
-            trajectories = self.runner.run(episodes, spec.temperature, lambda _: advance())
-        _check_errors(trajectories, config.max_error_share)
+        with self._timed("evaluate"):
+            trajectories = self._roll_out(f"evaluation {name}", episodes, spec.temperature)
         step = progress.step
         row = {
             "step": step,
@@ -284,6 +290,30 @@ class Trainer:
             f"evaluation {name} (step {step}): success {row['success/mean']:.3f} on {row['tasks']} held-out tasks "
             f"x {row['samples']} samples, {spec.horizon} turns, temperature {spec.temperature}"
         )
+
+    def _roll_out(self, title: str, episodes: Sequence[Episode], temperature: float) -> list[Trajectory]:
+        """Roll out episodes under a progress bar; too many errors, or a damaged model, end the run."""
+        with self.terminal.bar(title, len(episodes)) as advance:
+            try:
+                trajectories = self.runner.run(episodes, temperature, lambda _: advance())
+            except EngineError as error:
+                content = {"step": self.folder.progress.step, "episodes": [asdict(episode) for episode in episodes]}
+                where = self.folder.save_failed_batch(content)
+                raise EngineError(f"{title}: {error} The episodes are in {where}.") from error
+        _check_errors(trajectories, self.config.max_error_share)
+        return trajectories
+
+    @contextmanager
+    def _saved_on_failure(self, step: int, batch: Sequence[Trajectory]) -> Iterator[None]:
+        """Save the batch if a number of its update is not finite."""
+        try:
+            yield
+        except NumericsError as error:
+            where = self.folder.save_failed_batch({"step": step, "batch": [vars_of(t) for t in batch]})
+            raise NumericsError(
+                f"step {step}: {error}. The batch is in {where}; the last checkpoint is from before it. Try a lower "
+                "learning rate."
+            ) from error
 
     def _make_env(self) -> gymnasium.Env[str, str]:
         env = gymnasium.make(self.config.env.id, **self.config.env.options)
@@ -324,7 +354,12 @@ def train(config: Config, resume: bool = False, terminal: Terminal | None = None
     folder = RunFolder(Path(config.run_dir), config, resume)
     try:
         with StopSignals() as stop:
-            trainer = Trainer(config, folder, stop, terminal)
+            try:
+                trainer = Trainer(config, folder, stop, terminal)
+            except Exception:
+                if not resume:
+                    folder.abandon()
+                raise
             try:
                 return trainer.run()
             except StopRequested:
@@ -382,12 +417,35 @@ def _check_config(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ConfigError(f"{name}={value} is not accepted; give at least 1.")
+    ranges = {
+        # name: (value, least, whether the least is accepted, largest)
+        "checkpoint_every": (config.checkpoint_every, 0, True, math.inf),
+        "max_error_share": (config.max_error_share, 0, True, 1),
+        "warm_start.lr": (config.warm_start.lr, 0, False, math.inf),
+        "optimiser.lr": (config.optimiser.lr, 0, False, math.inf),
+        "optimiser.warmup_steps": (config.optimiser.warmup_steps, 0, True, math.inf),
+        "optimiser.betas[0]": (config.optimiser.betas[0], 0, True, 1 - 1e-9),
+        "optimiser.betas[1]": (config.optimiser.betas[1], 0, True, 1 - 1e-9),
+        "optimiser.weight_decay": (config.optimiser.weight_decay, 0, True, math.inf),
+        "optimiser.max_grad_norm": (config.optimiser.max_grad_norm, 0, False, math.inf),
+        "algorithm.clip_low": (config.algorithm.clip_low, 0, False, 1),
+        "algorithm.clip_high": (config.algorithm.clip_high, 0, False, math.inf),
+        "algorithm.importance_cap": (config.algorithm.importance_cap, 0, False, math.inf),
+        "algorithm.kl_coef": (config.algorithm.kl_coef, 0, True, math.inf),
+        "evaluate.temperature": (config.evaluate.temperature, 0, True, math.inf),
+        "evaluate.every": (config.evaluate.every, 0, True, math.inf),
+    }
+    for name, (number, least, included, largest) in ranges.items():
+        if not (least <= number <= largest if included else least < number <= largest):
+            above = "at least" if included else "more than"
+            below = f" and at most {largest:g}" if math.isfinite(largest) else ""
+            raise ConfigError(f"{name}={number} is not accepted; give {above} {least}{below}.")
     if config.rollout.samples_per_task < 2:
         raise ConfigError(
             f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: GRPO compares the "
             "trajectories of a group with each other and needs at least 2 of them (the paper uses 8)."
         )
-    if config.rollout.temperature <= 0:
+    if not config.rollout.temperature > 0:
         raise ConfigError(
             f"rollout.temperature={config.rollout.temperature} is not accepted; rollouts need a temperature above 0."
         )
@@ -411,9 +469,16 @@ def _batches(count: int, size: int, epochs: int, seed: int) -> list[list[int]]:
 
 
 def _device(config: Config) -> torch.device:
-    if config.model.device != "auto":
-        return torch.device(config.model.device)
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    if config.model.device == "auto":
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        return torch.empty(0, device=config.model.device).device
+    except (RuntimeError, AssertionError) as error:  # a build without the device asserts
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model.device={config.model.device!r} cannot be used here ({reason}); give auto, cpu, or another device "
+            "that `agentgym doctor` shows."
+        ) from error
 
 
 def _copy(model: PreTrainedModel, precision: str) -> PreTrainedModel:

@@ -53,7 +53,8 @@ def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path={path!r} cannot be loaded as a causal language model: {error}") from error
+        reason = _one_line(error)
+        raise ModelError(f"model.path={path!r} cannot be loaded as a causal language model: {reason}") from error
     return cast(PreTrainedModel, model.to(device))
 
 
@@ -72,7 +73,7 @@ def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBas
     try:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(where))
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path={path!r} holds no tokenizer that can be loaded: {error}") from error
+        raise ModelError(f"model.path={path!r} holds no tokenizer that can be loaded: {_one_line(error)}") from error
     load_template(tokenizer, chat_template)
     return tokenizer
 
@@ -122,6 +123,10 @@ def convert_demo_model() -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _resolve(path: str) -> str:

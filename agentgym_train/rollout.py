@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import gymnasium
@@ -122,7 +123,8 @@ class RolloutRunner:
                 still.append(one)
                 continue
             if trajectory.end == "error":
-                one.env.close()  # its state is unknown; the next episode gets a new one
+                with suppress(Exception):  # its state is unknown; the next episode gets a new one
+                    one.env.close()
             else:
                 self._free.append(one.env)
             on_done(trajectory)

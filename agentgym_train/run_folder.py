@@ -96,11 +96,9 @@ class RunFolder:
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl; its numbers also go to TensorBoard, under the row's phase."""
         self._write("metrics.jsonl", row)
-        prefix = "/".join(str(row[key]) for key in ("phase", "name") if key in row and row.get("phase") != "eval")
-        prefix = prefix or f"eval/{row['phase']}"
         for name, value in row.items():
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
-                self._board.add_scalar(f"{prefix}/{name}", value, row["step"])
+                self._board.add_scalar(f"{row['phase']}/{name}", value, row["step"])
 
     def log_trajectories(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to trajectories.jsonl."""
@@ -122,7 +120,10 @@ class RunFolder:
         tokenizer.save_pretrained(partial)
         torch.save(optimiser.state_dict(), partial / "optimiser.pt")
         (partial / "progress.json").write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():  # of the same step: it stays, under a name that is found, until the new one is in place
+            replaced = target.with_name(f"{target.name}-replaced")
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
         partial.rename(target)
         for other in target.parent.iterdir():
             if other != target:
@@ -162,6 +163,10 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json."""
         _write_atomically(self.path / "summary.json", json.dumps(summary, indent=2))
+
+    def abandon(self) -> None:
+        """Forget a run that could not begin, so that the corrected command may use the folder."""
+        (self.path / "config.yaml").unlink()
 
     def close(self) -> None:
         """Close the logs."""

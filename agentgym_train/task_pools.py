@@ -36,9 +36,16 @@ def task_pools(config: Config) -> TaskPools:
     env = _make(config)
     try:
         table = cast(TextEnv, env.unwrapped).task_table()
+        own_subset = env.spec.kwargs.get("subset") if env.spec else None  # of ids such as AgentGym/TextCraft-Depth1-v0
     finally:
         env.close()
-    subsets = config.env.subsets or (None,)
+    for name in ("tasks", "split"):
+        if name in config.env.options:
+            raise ConfigError(
+                f"env.options.{name} is not accepted: a run divides the tasks into training and test itself. Choose "
+                "them with env.subsets."
+            )
+    subsets = config.env.subsets or (own_subset,)
     try:
         train = _hash_order([task for subset in subsets for task in table.select(subset, "train")])
         test = _hash_order([task for subset in subsets for task in table.select(subset, "test")])
@@ -79,7 +86,7 @@ def episode_seed(*parts: object) -> int:
 def _make(config: Config) -> gymnasium.Env[str, str]:
     try:
         env = gymnasium.make(config.env.id, **config.env.options)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         known = sorted(name for name in gymnasium.registry if name.startswith("AgentGym/"))
         raise ConfigError(f"env.id={config.env.id!r}: {error} Known here: {', '.join(known)}.") from error
     except (TypeError, ValueError) as error:

@@ -41,7 +41,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self.console.print(text)
+        self.console.print(text, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Callable[[], None]]:
@@ -62,7 +62,8 @@ class Terminal:
     def step(self, row: dict[str, Any], steps: int) -> None:
         """Print the line of a training step."""
         if self._lines % 20 == 0:
-            self.console.print("[bold]" + f"{'step':>9}" + "".join(f"{name:>13}" for name, _, _ in _COLUMNS))
+            headings = "".join(f"{name:>13}" for name, _, _ in _COLUMNS)
+            self.console.print(f"[bold]{'step':>9}{headings}", soft_wrap=True)
         self._lines += 1
         cells = "".join(f"{form.format(row[key]) if key in row else '-':>13}" for _, key, form in _COLUMNS)
-        self.console.print(f"{row['step'] + 1:>4}/{steps:<4}{cells}")
+        self.console.print(f"{row['step'] + 1:>4}/{steps:<4}{cells}", soft_wrap=True)

@@ -16,7 +16,7 @@ from agentgym_train.packing import Row
 
 
 class NumericsError(RuntimeError):
-    """A loss, log-probability or gradient is not finite. The step was not taken."""
+    """A loss, log-probability or gradient is not finite; no optimiser step was taken with it."""
 
 
 def make_optimiser(model: PreTrainedModel, config: OptimiserConfig) -> torch.optim.AdamW:
@@ -70,7 +70,7 @@ def update_policy(
         lr: Learning rate of this step.
         algorithm: Clip ranges, KL, aggregation and number of passes.
         optimiser_config: Gradient clipping and precision.
-        check: Called before each row; may raise to abandon the step, which then leaves no trace.
+        check: Called before each row of the first pass; may raise to abandon the step, which then leaves no trace.
 
     Returns:
         Token-weighted means over all passes: `loss`, `kl`, `entropy`, `clip_fraction`, `ratio`,
@@ -87,7 +87,8 @@ def update_policy(
     for epoch in range(algorithm.epochs):
         optimiser.zero_grad(set_to_none=True)
         for number, row in enumerate(rows):
-            check()
+            if epoch == 0:  # later the weights have moved, and the step is carried to its end
+                check()
             with autocast(model, optimiser_config.precision):
                 logprobs, entropy = token_logprobs(model, row, temperature)
             if epoch == 0:  # the weights have not moved since the rollout

@@ -1,8 +1,8 @@
 """Sampling with a Hugging Face model: runs wherever PyTorch does.
 
-The key-value cache is kept across the turns of an episode, so each turn costs the new tokens only, and
-the prompt that the members of a group share is computed once. All rows of the cache have the same number
-of columns; where a row has nothing to add in a column, the column is masked for it and takes no position.
+The key-value cache is kept across the turns of an episode, so each turn costs its new tokens only. The
+prompt that the members of a group share is computed once, and a reply that has ended costs nothing while
+others go on.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache
 
 from agentgym_train.engines.base import Completion, EngineError, Request
+from agentgym_train.engines.ragged_cache import RaggedCache
+
+_MAX_ROWS = 16  # contexts of different length that are fed in one pass
+_MAX_TOKENS = 8192  # tokens in one pass
 
 
-class _Rows:
+class _Contexts:
     """The cached contexts: what has been fed to the model, row by row."""
 
-    def __init__(self, cache: Cache, mask: Tensor, keys: list[str], tokens: list[list[int]]) -> None:
+    def __init__(self, cache: RaggedCache, keys: list[str], tokens: list[list[int]]) -> None:
         self.cache = cache
-        self.mask = mask  # [rows, columns], 1 where a token of the row stands
         self.keys = keys
         self.tokens = tokens
 
-    def select(self, rows: list[int]) -> None:
+    def select(self, rows: list[int], device: torch.device) -> None:
         """Keep these rows, in this order; a row may be repeated."""
         if rows == list(range(len(self.tokens))):
             return
-        index = torch.tensor(rows, device=self.mask.device)
-        self.cache.batch_select_indices(index)
-        self.mask = self.mask[index]
+        self.cache.select(torch.tensor(rows, device=device))
         self.tokens = [list(self.tokens[row]) for row in rows]
         self.keys = [self.keys[row] for row in rows]
 
@@ -52,40 +52,39 @@ class HFEngine:
         Args:
             model: Model to sample with; the engine owns it.
             stop_tokens: Tokens at which a reply ends.
+
+        Raises:
+            ValueError: If the model has layers other than full attention.
         """
         self.model = model.eval()
         self._stop = stop_tokens
-        self._rows: _Rows | None = None
+        self._contexts: _Contexts | None = None
+        RaggedCache(model.config, size=1)  # refuses at start what it cannot hold
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         """Sample one reply per request (see `Engine.generate`)."""
-        logits = self._feed_contexts(requests)
-        rows = self._rows
-        assert rows is not None
+        logits = self._feed_requests(requests)
         generators = [random.Random(request.seed) for request in requests]
         sampled: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
-        finish = ["" for _ in requests]
+        stopped = [False for _ in requests]
+        active = list(range(len(requests)))
         while True:
-            draws = torch.tensor([generator.random() for generator in generators], device=logits.device)
+            draws = torch.tensor([generators[row].random() for row in active], device=logits.device)
             tokens, chosen = _sample(logits, draws, temperature)
-            for row, (token, logprob) in enumerate(zip(tokens.tolist(), chosen.tolist(), strict=True)):
-                if finish[row]:
-                    continue
+            for row, token, logprob in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
                 sampled[row].append(token)
                 logprobs[row].append(logprob)
-                if token in self._stop:
-                    finish[row] = "stop"
-                elif len(sampled[row]) >= requests[row].max_tokens:
-                    finish[row] = "length"
-            if all(finish):
+                stopped[row] = token in self._stop
+            active = [row for row in active if not stopped[row] and len(sampled[row]) < requests[row].max_tokens]
+            if not active:
                 break
             # A reply's last token is not fed here: it comes with the next turn's observation.
-            logits = self._feed([[] if done else [own[-1]] for own, done in zip(sampled, finish, strict=True)])
+            logits = self._forward(active, [[sampled[row][-1]] for row in active])
         return [
-            Completion(own, own_logprobs, "stop" if why == "stop" else "length")
-            for own, own_logprobs, why in zip(sampled, logprobs, finish, strict=True)
+            Completion(own, own_logprobs, "stop" if stop else "length")
+            for own, own_logprobs, stop in zip(sampled, logprobs, stopped, strict=True)
         ]
 
     @torch.no_grad()
@@ -97,70 +96,84 @@ class HFEngine:
 
     def release(self) -> None:
         """Drop the key-value cache."""
-        self._rows = None
+        self._contexts = None
 
-    def _feed_contexts(self, requests: Sequence[Request]) -> Tensor:
-        """Bring every context into the cache; returns the logits after its last token, [rows, vocabulary]."""
-        matched = self._match(requests)
-        if matched is not None:
-            rows = self._rows
-            assert rows is not None
-            rows.select(matched)
-            new = [list(request.tokens[len(fed) :]) for request, fed in zip(requests, rows.tokens, strict=True)]
+    def _feed_requests(self, requests: Sequence[Request]) -> Tensor:
+        """Bring every context into the cache; returns the logits after its last token, [requests, vocabulary]."""
+        device = self.model.device
+        known = self._match(requests)
+        if known is not None:
+            contexts = self._contexts
+            assert contexts is not None
+            contexts.select(known, device)
+            new = [list(request.tokens[len(fed) :]) for request, fed in zip(requests, contexts.tokens, strict=True)]
             return self._feed(new)
         distinct = list(dict.fromkeys(tuple(request.tokens) for request in requests))
-        device = self.model.device
-        self._rows = _Rows(
-            DynamicCache(config=self.model.config),
-            torch.zeros(len(distinct), 0, dtype=torch.long, device=device),
-            ["" for _ in distinct],
-            [[] for _ in distinct],
-        )
+        cache = RaggedCache(self.model.config, size=len(distinct))
+        self._contexts = _Contexts(cache, ["" for _ in distinct], [[] for _ in distinct])
         logits = self._feed([list(context) for context in distinct])
         row_of = {context: row for row, context in enumerate(distinct)}
-        expanded = [row_of[tuple(request.tokens)] for request in requests]
-        self._rows.select(expanded)
-        self._rows.keys = [request.key for request in requests]
-        return logits[torch.tensor(expanded, device=device)]
+        copies = [row_of[tuple(request.tokens)] for request in requests]
+        self._contexts.select(copies, device)
+        self._contexts.keys = [request.key for request in requests]
+        return logits[torch.tensor(copies, device=device)]
 
     def _match(self, requests: Sequence[Request]) -> list[int] | None:
         """The cached row that each request continues, or None where one of them continues none."""
-        if self._rows is None:
+        if self._contexts is None:
             return None
-        row_of = {key: row for row, key in enumerate(self._rows.keys)}
+        row_of = {key: row for row, key in enumerate(self._contexts.keys)}
         matched = []
         for request in requests:
             row = row_of.get(request.key)
             if row is None:
                 return None
-            fed = self._rows.tokens[row]
+            fed = self._contexts.tokens[row]
             if len(fed) >= len(request.tokens) or list(request.tokens[: len(fed)]) != fed:
                 return None
             matched.append(row)
         return matched
 
     def _feed(self, new: list[list[int]]) -> Tensor:
-        """Append tokens to the cached rows, none for some; returns the logits at each row's end."""
-        rows = self._rows
-        assert rows is not None
+        """Append tokens to every row; returns the logits at each row's end, [rows, vocabulary].
+
+        Rows of similar length go together, so that little is computed for nothing.
+        """
+        by_length = sorted(range(len(new)), key=lambda row: -len(new[row]))
+        logits: list[Tensor] = []
+        start = 0
+        while start < len(by_length):
+            count = max(1, min(_MAX_ROWS, _MAX_TOKENS // len(new[by_length[start]])))
+            rows = by_length[start : start + count]
+            logits.append(self._forward(rows, [new[row] for row in rows]))
+            start += count
+        order = torch.tensor(by_length, device=self.model.device)
+        return torch.cat(logits)[order.argsort()]
+
+    def _forward(self, rows: list[int], new: list[list[int]]) -> Tensor:
+        """Append tokens to some rows in one pass; returns the logits at their ends, [len(rows), vocabulary]."""
+        contexts = self._contexts
+        assert contexts is not None
         device = self.model.device
         width = max(map(len, new))
-        # Right-aligned, so that the last column holds the last token of every row that has one.
-        tokens = torch.tensor([[0] * (width - len(own)) + own for own in new], device=device)
-        mask = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in new], device=device)
-        positions = rows.mask.sum(1, keepdim=True) + mask.cumsum(1) - 1
-        rows.mask = torch.cat([rows.mask, mask], dim=1)
+        tokens = torch.tensor([own + [0] * (width - len(own)) for own in new], device=device)
+        lengths = torch.tensor([len(contexts.tokens[row]) for row in rows], device=device)
+        positions = lengths[:, None] + torch.arange(width, device=device)
+        every_row = rows == list(range(len(contexts.tokens)))
+        mask = contexts.cache.prepare(None if every_row else torch.tensor(rows, device=device), positions)
+        ends = torch.tensor([len(own) - 1 for own in new], device=device)
         output = self.model(
             input_ids=tokens,
-            attention_mask=rows.mask,
-            position_ids=positions.clamp(min=0),
-            past_key_values=rows.cache,
+            attention_mask=mask,
+            position_ids=positions,
+            cache=contexts.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=torch.unique(ends),
         )
-        for fed, own in zip(rows.tokens, new, strict=True):
-            fed += own
-        return cast(Tensor, output.logits)[:, -1]
+        for row, own in zip(rows, new, strict=True):
+            contexts.tokens[row] += own
+        kept = torch.searchsorted(torch.unique(ends), ends)
+        return cast(Tensor, output.logits)[torch.arange(len(rows), device=device), kept]
 
 
 def _sample(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

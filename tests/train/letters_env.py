@@ -1,0 +1,63 @@
+"""A text environment in which an untrained model already earns different rewards.
+
+Each task names a letter; every one in a reply is worth a tenth. Two-line and cut replies are refused.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium.envs.registration import register, registry
+
+from agentgym_envs import Task, TaskTable, TextEnv
+from agentgym_envs.core import Outcome, Start
+
+LETTERS = "aeiostnrhldc"
+TASKS = TaskTable(
+    "Letters",
+    [
+        Task(f"letters_{i}", i, "Vowels" if letter in "aeio" else "Consonants", "test" if i % 4 == 3 else "train")
+        for i, letter in enumerate(LETTERS)
+    ],
+)
+
+
+def write(text: object) -> str:
+    """Write any text on one line.
+
+    Examples:
+        write eee
+    """
+    return f"{text}"
+
+
+class LettersEnv(TextEnv):
+    scenario = "Letters"
+    verbs = (write,)
+
+    @classmethod
+    def task_table(cls) -> TaskTable:
+        return TASKS
+
+    @classmethod
+    def data_hash(cls) -> str:
+        return LETTERS
+
+    def _begin(self, task: Task, rng: random.Random, init: Mapping[str, Any] | None) -> Start:
+        self.letter = LETTERS[task.index]
+        self.count = 0
+        word = "".join("uvwxyz"[int(rng.random() * 6)] for _ in range(3))
+        return Start(f"{word}: write {self.letter}", f"write {self.letter}")
+
+    def _act(self, action: str) -> Outcome:
+        self.count = min(10, self.count + action.lower().count(self.letter))
+        done = self.count == 10
+        return Outcome(f"{self.count} of 10", self.count / 10, done, end="success" if done else "")
+
+    def oracle_action(self) -> str | None:
+        return self.letter * 5
+
+
+LETTERS_ID = "Toy/Letters-v0"
+if LETTERS_ID not in registry:
+    register(id=LETTERS_ID, entry_point=f"{__name__}:LettersEnv", max_episode_steps=20)

@@ -20,11 +20,19 @@ class ConfigError(ValueError):
     """A configuration is not accepted; the message names the key, what was given and what is accepted."""
 
 
+
+def _from_yaml(args: list[str]) -> Any:
+    try:
+        return yaml.safe_load(args[0])
+    except yaml.YAMLError as error:
+        raise ValueError(f"{args[0]!r} is not valid YAML") from error
+
+
 # A value written as YAML on the command line, e.g. --horizon '{kind: linear, start: 4, ...}'.
 _Yaml = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="YAML",
-    instance_from_str=lambda args: yaml.safe_load(args[0]),
+    instance_from_str=_from_yaml,
     is_instance=lambda _: True,
     str_from_instance=lambda value: [yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()],
 )

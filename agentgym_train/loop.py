@@ -27,7 +27,7 @@ from agentgym_train.demonstrations import oracle_trajectories
 from agentgym_train.engines import EngineError
 from agentgym_train.engines.hf import HFEngine
 from agentgym_train.metrics import batch_metrics, evaluation_metrics
-from agentgym_train.models import load_model, load_tokenizer, stop_tokens
+from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
 from agentgym_train.packing import pack
 from agentgym_train.rollout import RolloutRunner
 from agentgym_train.run_folder import RunFolder
@@ -74,7 +74,10 @@ class Trainer:
         if checkpoint is not None:
             saved = torch.load(checkpoint / "optimiser.pt", map_location=self.model.device, weights_only=True)
             self.optimiser.load_state_dict(saved)
-        self.engine = HFEngine(_copy(self.model, config.rollout.precision), self.chat.stop_tokens)
+        try:
+            self.engine = HFEngine(_copy(self.model, config.rollout.precision), self.chat.stop_tokens)
+        except ValueError as error:
+            raise ModelError(f"model.path={config.model.path!r}: {error}") from error
         self.reference: PreTrainedModel | None = None
         self.runner = RolloutRunner(
             self._make_env,

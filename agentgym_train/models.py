@@ -51,7 +51,8 @@ def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel
     """
     where = _resolve(path)
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+        # Packed rows need an attention that takes boolean masks; "eager" would add them to the scores, unnoticed.
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation="sdpa")
     except (OSError, ValueError) as error:
         reason = _one_line(error)
         raise ModelError(f"model.path={path!r} cannot be loaded as a causal language model: {reason}") from error

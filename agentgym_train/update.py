@@ -153,7 +153,7 @@ def update_supervised(
         loss = -logprobs.sum() / tokens
         _require_finite("loss", loss)
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
     norm = _step(model, optimiser, lr, optimiser_config)
     return {"loss": total, "grad_norm": norm, "tokens": float(tokens)}
 
@@ -175,4 +175,4 @@ def _step(model: PreTrainedModel, optimiser: torch.optim.AdamW, lr: float, confi
 
 def _require_finite(name: str, value: Tensor) -> None:
     if not torch.isfinite(value).all():
-        raise NumericsError(f"the {name} is {float(value)}")
+        raise NumericsError(f"the {name} is {float(value.detach())}")

@@ -49,14 +49,14 @@ def refusal(env: TextCraftEnv, action: str) -> str:
 # ---- tasks ---------------------------------------------------------------------------------------------
 
 
-def test_splits_hold_a_fifth_of_each_depth(env: TextCraftEnv) -> None:
+def test_splits_hold_three_tenths_of_each_depth(env: TextCraftEnv) -> None:
     table = env.task_table()
     assert [task.id for task in table] == [f"textcraft_{index}" for index in range(544)]
     assert table.subsets == ("Depth1", "Depth2", "Depth3", "Depth4")
     for subset in table.subsets:
         test = len(table.select(subset, "test"))
         assert test >= 1
-        assert test == pytest.approx(len(table.select(subset)) / 5, abs=0.5)
+        assert test == pytest.approx(0.3 * len(table.select(subset)), abs=0.5)
     goals = [{env.goal_of(task) for task in table.select(split=split)} for split in ("train", "test")]
     assert goals[0].isdisjoint(goals[1])
     assert len(goals[0] | goals[1]) == 544

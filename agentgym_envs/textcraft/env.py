@@ -274,10 +274,10 @@ def _task_table() -> TaskTable:
 
 
 def _test_goals(book: RecipeBook) -> set[str]:
-    """Return the test split: of each depth the fifth of the goals whose ids have the lowest hashes."""
+    """Return the test split: of each depth the 30 % of the goals whose ids have the lowest hashes."""
     chosen: set[str] = set()
     for depth in {book.depth[goal] for goal in book.goals}:
         goals = [goal for goal in book.goals if book.depth[goal] == depth]
         goals.sort(key=lambda goal: hashlib.sha256(item_id(goal).encode()).digest())
-        chosen.update(goals[: round(len(goals) / 5)])
+        chosen.update(goals[: round(0.3 * len(goals))])
     return chosen

@@ -36,7 +36,8 @@ class RaggedCache(Cache):
             ValueError: If the model has layers other than full attention.
         """
         text = config.get_text_config()
-        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+        default = "sliding_attention" if getattr(text, "sliding_window", None) else "full_attention"
+        kinds = set(getattr(text, "layer_types", None) or [default])
         if kinds != {"full_attention"}:
             raise ValueError(
                 f"the model's layers are {', '.join(sorted(kinds))}; this engine's cache holds full attention only."

@@ -25,13 +25,6 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # The name's successor does not exist in the older versions that are accepted.
-    config.addinivalue_line("filterwarnings", "ignore:`past_key_values` is deprecated:FutureWarning")
-
-
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 

@@ -1,0 +1,87 @@
+"""The configuration is checked key by key, and is the same as YAML, as an object and on the command line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentgym_train.config import Config, ConfigError, from_dict, load_recipe, recipe_names
+from agentgym_train.loop import make_schedule
+from agentgym_train.task_pools import task_pools
+
+
+def test_round_trip() -> None:
+    config = Config(
+        steps=7,
+        horizon={"kind": "staged", "stages": [[0.0, 4], [0.5, 8]]},
+    )
+    config.env.subsets = ("Depth1", "Depth2")
+    config.env.options = {"reward": "outcome"}
+    config.optimiser.betas = (0.8, 0.99)
+    config.algorithm.kl_estimator = "k1"
+    text = yaml.safe_dump(config.to_dict())
+    assert from_dict(yaml.safe_load(text)) == config
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert from_dict({}) == Config()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads_and_its_tasks_exist(name: str) -> None:
+    config = load_recipe(name)
+    assert from_dict(config.to_dict()) == config
+    assert make_schedule(config).horizon_at(config.steps - 1) >= make_schedule(config).horizon_at(0)
+    assert len(task_pools(config).test) == config.evaluate.tasks
+
+
+def test_a_recipe_may_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("steps: 3\noptimiser: {lr: 5e-5}\n")  # YAML reads 5e-5 as a string
+    config = load_recipe(str(file))
+    assert (config.steps, config.optimiser.lr) == (3, 5e-5)
+    file.write_text("")
+    assert load_recipe(str(file)) == Config()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"step": 3}, r"unknown key step; accepted are run_dir, .*\. Did you mean steps\?"),
+        ({"rollout": {"temprature": 1.0}}, r"unknown key rollout\.temprature; .* Did you mean rollout\.temperature\?"),
+        ({"rollout": {"zzz": 1}}, r"unknown key rollout\.zzz; accepted are tasks_per_step, [^?]*$"),
+        ({"rollout": 3}, "rollout must be a mapping, not 3"),
+        ({"steps": "many"}, "steps='many' is not accepted; give int"),
+        ({"steps": 2.5}, "steps=2.5 is not accepted; give int"),
+        ({"steps": True}, "steps=True is not accepted; give int"),
+        ({"steps": None}, "steps=None is not accepted; give int"),
+        ({"optimiser": {"lr": "fast"}}, r"optimiser\.lr='fast' is not accepted; give float"),
+        ({"optimiser": {"lr": True}}, r"optimiser\.lr=True is not accepted; give float"),
+        ({"optimiser": {"betas": [0.9]}}, r"optimiser\.betas takes 2 values, not \[0\.9\]"),
+        ({"env": {"subsets": "Depth1"}}, r"env\.subsets='Depth1' is not accepted"),
+        ({"env": {"subsets": [1]}}, r"env\.subsets=1 is not accepted; give str"),
+        ({"env": {"options": []}}, r"env\.options=\[\] is not accepted"),
+        ({"horizon": "long"}, "horizon='long' is not accepted; give one of: int or dict"),
+        ({"evaluate": {"at_start": 1}}, r"evaluate\.at_start=1 is not accepted; give bool"),
+        ({"warm_start": {"kind": "magic"}}, r"warm_start\.kind='magic' is not accepted; give one of: oracle, none"),
+        ({"algorithm": {"kl_estimator": "k4"}}, r"kl_estimator='k4' is not accepted; give one of: k1, k2, k3"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_accepted(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps: [", "is not valid YAML"),
+        ("- steps", "must hold a mapping of configuration keys, not list"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(str(file))

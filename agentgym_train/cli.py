@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 done, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
     """
+    # PyTorch's threads spin while they wait. On a machine that has other work they then take each other's cores:
+    # ten times slower was measured with one busy neighbour on two cores. Read when PyTorch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], int]] = {
         "demo": _demo,

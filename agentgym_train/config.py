@@ -20,7 +20,6 @@ class ConfigError(ValueError):
     """A configuration is not accepted; the message names the key, what was given and what is accepted."""
 
 
-
 def _from_yaml(args: list[str]) -> Any:
     try:
         return yaml.safe_load(args[0])

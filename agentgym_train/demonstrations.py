@@ -44,7 +44,7 @@ def oracle_trajectory(env: gymnasium.Env[str, str], chat: Chat, task: str, seed:
         span = trajectory.append_sampled(reply, [0.0] * len(reply))
         observation, reward, terminated, truncated, info = env.step(action)
         done = terminated or truncated
-        turn = Turn(*span, action, observation, float(reward), bool(info["valid_action"]), "stop")
+        turn = Turn(*span, action, action, observation, float(reward), bool(info["valid_action"]), "stop")
         trajectory.turns.append(turn)
         trajectory.reward += float(reward)
         if not done:

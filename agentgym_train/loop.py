@@ -98,13 +98,13 @@ class Trainer:
         if config.evaluate.at_start:
             self._evaluate("before")
         for step in range(progress.step, config.steps):
+            if config.evaluate.every and step and step % config.evaluate.every == 0:
+                self._evaluate("between", f"between-{step}")
             self.stop.check()
             self.train_step(step)
             progress.step = step + 1
             if config.checkpoint_every and progress.step % config.checkpoint_every == 0:
                 self.save()
-            if config.evaluate.every and progress.step % config.evaluate.every == 0 and progress.step < config.steps:
-                self._evaluate("between", f"between-{progress.step}")
         self._evaluate("after")
         self.save()
         return self.summary("finished")

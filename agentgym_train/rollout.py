@@ -105,7 +105,7 @@ class RolloutRunner:
                 for one, completion in zip(running, completions, strict=True):
                     trajectory = one.trajectory
                     span = trajectory.append_sampled(completion.tokens, completion.logprobs)
-                    trajectory.turns.append(Turn(*span, "", "", 0.0, False, completion.finish))
+                    trajectory.turns.append(Turn(*span, "", "", "", 0.0, False, completion.finish))
                     self._guarded(one, self._step)
         finally:
             self._engine.release()
@@ -162,6 +162,7 @@ class RolloutRunner:
             told = f"The reply was cut off after {self._max_reply_tokens} tokens. Reply with a single short action."
             action = RefusedAction(turn.reply, told)
         observation, reward, terminated, truncated, info = one.env.step(action)
+        turn.action = str(info["action"])
         turn.observation, turn.reward, turn.valid = observation, float(reward), bool(info["valid_action"])
         trajectory.reward += float(reward)
         trajectory.score, trajectory.success = float(info["score"]), bool(info["success"])

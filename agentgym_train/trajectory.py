@@ -33,6 +33,7 @@ class Turn:
         start: Index in `Trajectory.tokens` of the reply's first sampled token.
         stop: Index after its last one.
         reply: The reply as text.
+        action: What the environment was given: the action found in the reply, or the reply if none was.
         observation: What the environment answered.
         reward: Reward of this turn.
         valid: Whether the environment accepted the action.
@@ -42,6 +43,7 @@ class Turn:
     start: int
     stop: int
     reply: str
+    action: str
     observation: str
     reward: float
     valid: bool

@@ -87,7 +87,13 @@ class _RaggedLayer(CacheLayerMixin):
         self.values = value_states.new_empty(self._owner.size, heads, 0, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,  # noqa: ARG002 (Hugging Face's signature)
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
         """Store a pass's keys and values; returns all those that it may attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -104,7 +110,7 @@ class _RaggedLayer(CacheLayerMixin):
         keys, values = self.keys[:, :, : owner.columns], self.values[:, :, : owner.columns]
         return (keys, values) if owner.rows is None else (keys[rows], values[rows])
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002
         """Length and offset of what a pass attends to."""
         return self._owner.columns, 0
 

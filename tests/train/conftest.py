@@ -57,9 +57,7 @@ def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Non
         column = torch.arange(10)[None]
         replies = torch.where(column == lengths, end, picks)
         tokens = torch.cat([torch.tensor(start).expand(32, -1), replies], dim=1)
-        labels = torch.cat(
-            [torch.full((32, len(start)), -100), torch.where(column <= lengths, replies, -100)], dim=1
-        )
+        labels = torch.cat([torch.full((32, len(start)), -100), torch.where(column <= lengths, replies, -100)], dim=1)
         optimiser.zero_grad()
         model(input_ids=tokens, labels=labels).loss.backward()
         optimiser.step()

@@ -34,6 +34,7 @@ def write(text: object) -> str:
 class LettersEnv(TextEnv):
     scenario = "Letters"
     verbs = (write,)
+    failures_left = 0  # how many of the next actions, of all environments, raise
 
     @classmethod
     def task_table(cls) -> TaskTable:
@@ -50,6 +51,9 @@ class LettersEnv(TextEnv):
         return Start(f"{word}: write {self.letter}", f"write {self.letter}")
 
     def _act(self, action: str) -> Outcome:
+        if LettersEnv.failures_left:
+            LettersEnv.failures_left -= 1
+            raise RuntimeError("the simulator is broken")
         self.count = min(10, self.count + action.lower().count(self.letter))
         done = self.count == 10
         return Outcome(f"{self.count} of 10", self.count / 10, done, end="success" if done else "")

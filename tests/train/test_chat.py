@@ -24,7 +24,9 @@ STRIPS_THOUGHTS = CHATML.replace(
     "message['content']",
     "message['content'].split('</think>')[-1].lstrip() if message['role'] == 'assistant' else message['content']",
 )
-NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHATML
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHATML
+)
 NO_END_TOKEN = CHATML.replace("<|im_end|>", "\n[END]")
 SHOUTS = CHATML.replace("message['content']", "message['content'] | upper")
 DROPS_OLD_TURNS = CHATML.replace("in messages", "in messages[-4:]")
@@ -121,6 +123,6 @@ def test_a_template_file_replaces_the_tokenizers_own(tiny_path: Path, tmp_path: 
     file = tmp_path / "headers.jinja"
     file.write_text(HEADERS)
     chat = Chat(load_tokenizer(str(tiny_path), str(file)))
-    assert chat.tokenizer.decode(chat.prompt("i", "o")).startswith("<|endoftext|><|im_start|>[system]\n\ni")
+    assert str(chat.tokenizer.decode(chat.prompt("i", "o"))).startswith("<|endoftext|><|im_start|>[system]\n\ni")
     with pytest.raises(ChatTemplateError, match=r"missing\.jinja' is no file; give the path of a Jinja"):
         load_tokenizer(str(tiny_path), str(tmp_path / "missing.jinja"))

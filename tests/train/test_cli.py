@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
@@ -38,6 +38,7 @@ def recipe(tmp_path: Path, tiny_path: Path) -> Path:
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Runs a command that must fail; returns its one-line message."""
+    capsys.readouterr()
     assert main(arguments) == 1
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
@@ -49,8 +50,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def option_names(section: Any = Config, prefix: str = "") -> Iterator[str]:
     for entry in dataclasses.fields(section):
         name = f"{prefix}{entry.name.replace('_', '-')}"
-        if isinstance(entry.default_factory, type) and dataclasses.is_dataclass(entry.default_factory):
-            yield from option_names(entry.default_factory, f"{name}.")
+        if dataclasses.is_dataclass(kind := cast(Any, entry.default_factory)):
+            yield from option_names(kind, f"{name}.")
         else:
             yield name
 

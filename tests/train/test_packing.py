@@ -1,6 +1,8 @@
 """Packed rows give the log-probabilities and gradients of the trajectories computed one by one."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgym_train.chat import Chat
 from agentgym_train.logprobs import token_logprobs
+from agentgym_train.models import load_model
 from agentgym_train.packing import Row, pack
 from agentgym_train.trajectory import Episode, Trajectory
 
@@ -58,7 +61,7 @@ def plain_logprobs(model: PreTrainedModel, trajectory: Trajectory, temperature: 
     logits = model(input_ids=torch.tensor([trajectory.tokens])).logits[0, :-1]
     targets = torch.tensor(trajectory.tokens[1:])
     logprobs = (logits / temperature).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
-    return logprobs[torch.tensor(trajectory.mask[1:], dtype=torch.bool)]
+    return torch.masked_select(logprobs, torch.tensor(trajectory.mask[1:], dtype=torch.bool))
 
 
 def assert_equal_to_one_by_one(
@@ -77,6 +80,16 @@ def assert_equal_to_one_by_one(
 def test_packed_rows_equal_one_by_one(model: PreTrainedModel, chat: Chat, budget: int) -> None:
     batch = batch_of(chat)
     assert_equal_to_one_by_one(model, batch, pack(batch, budget), temperature=0.7)
+
+
+def test_a_model_that_asks_for_another_attention_is_packed_rightly(
+    model: PreTrainedModel, chat: Chat, tmp_path: Path
+) -> None:
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "attn_implementation": "eager"}))
+    batch = batch_of(chat)
+    assert_equal_to_one_by_one(load_model(str(tmp_path)), batch, pack(batch, 1000))
 
 
 def test_rows_without_shared_prompts_equal_one_by_one(model: PreTrainedModel, chat: Chat) -> None:

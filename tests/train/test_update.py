@@ -58,7 +58,7 @@ def move(model: PreTrainedModel, size: float) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += size * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
 def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
@@ -220,12 +220,14 @@ def test_a_gradient_that_is_not_finite_stops_the_step(model: PreTrainedModel, ba
     before = weights_of(model)
     parameter = next(iter(model.parameters()))
     parameter.register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(NumericsError, match="the gradient's norm is (inf|nan)"):
+    with pytest.raises(NumericsError, match=r"the gradient's norm is (inf|nan)"):
         update(model, batch, AlgorithmConfig())
     assert same(weights_of(model), before)
 
 
-def test_supervised_steps_minimise_the_mean_over_trained_tokens(model: PreTrainedModel, batch: list[Trajectory]) -> None:
+def test_supervised_steps_minimise_the_mean_over_trained_tokens(
+    model: PreTrainedModel, batch: list[Trajectory]
+) -> None:
     tokens = sum(trajectory.sampled for trajectory in batch)
     expected = 0.0
     for trajectory in batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -210,6 +210,13 @@ class ActionParser(gymnasium.ActionWrapper[str, str, str], RecordConstructorArgs
         RecordConstructorArgs.__init__(self, formats=list(self.formats))
         super().__init__(env)
         self.action_space = TextSpace(MAX_REPLY_CHARS)
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step with the action in a reply; `info["action"]` tells what the environment was given."""
+        parsed = self.action(action)
+        observation, reward, terminated, truncated, info = self.env.step(parsed)
+        info["action"] = str(parsed)
+        return observation, reward, terminated, truncated, info
 
     def action(self, action: str) -> str:
         """Return the action in a reply. What is no reply (not a string, already refused) passes as it is."""

@@ -1,0 +1,35 @@
+"""The examples run as their own docstrings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, *arguments: str, typed: str = "") -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_oracle_plays_textcraft() -> None:
+    assert "success: score 1 after" in run("play_textcraft.py", "--oracle")
+
+
+def test_a_person_plays_textcraft() -> None:
+    printed = run("play_textcraft.py", "--id", "AgentGym/TextCraft-Depth1-v0", typed="dance\n" * 100)
+    assert "Could not execute dance" in printed
+    assert "turn limit: score 0 after 100 turns" in printed
+
+
+@pytest.mark.parametrize("turns", [2])
+def test_a_model_is_evaluated(turns: int) -> None:
+    printed = run("evaluate_model.py", "--tasks", "2", "--turns", str(turns))
+    assert printed.count(f"{turns} turns") == 2
+    assert "on 2 tasks" in printed

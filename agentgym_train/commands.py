@@ -127,6 +127,9 @@ def _run(config: Config, resume: bool) -> int:
         return _fail(error)
     except StopRequested as stop:
         return stop.exit_code
+    except KeyboardInterrupt:
+        print("stopped at once; the last checkpoint stands", file=sys.stderr)
+        return 130
     report = write_report(Path(config.run_dir))
     _say_result(summary, terminal.say)
     terminal.say(f"report: {report}")

@@ -7,7 +7,6 @@ packing.py, update.py; what it holds is put together in `Trainer.__init__`.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +16,19 @@ from typing import Any, cast
 
 import gymnasium
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentgym_train.advantages import group_advantages
 from agentgym_train.chat import Chat
+from agentgym_train.checks import check_config, make_schedule, pick_device
 from agentgym_train.config import Config, ConfigError
 from agentgym_train.demonstrations import oracle_trajectories
 from agentgym_train.engines import EngineError
 from agentgym_train.engines.hf import HFEngine
 from agentgym_train.metrics import batch_metrics, evaluation_metrics
 from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
-from agentgym_train.packing import pack
+from agentgym_train.packing import Row, pack
 from agentgym_train.rollout import RolloutRunner
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.statistics import paired_bootstrap
@@ -44,7 +44,7 @@ from agentgym_train.update import (
     update_policy,
     update_supervised,
 )
-from agentgym_wrappers import ActionParser, HorizonCurriculum, schedule_from
+from agentgym_wrappers import ActionParser, HorizonCurriculum
 
 
 class Trainer:
@@ -56,11 +56,11 @@ class Trainer:
         Raises:
             ConfigError, ModelError, ChatTemplateError: If something that the run needs is missing or wrong.
         """
-        _check_config(config)
+        check_config(config)
         self.config, self.folder, self.stop, self.terminal = config, folder, stop, terminal
         self.pools = task_pools(config)
         self.schedule = make_schedule(config)
-        device = _device(config)
+        device = pick_device(config)
         try:
             self._make_env().close()
         except ValueError as error:
@@ -69,6 +69,11 @@ class Trainer:
         source = str(checkpoint or config.model.path)
         self.tokenizer = load_tokenizer(source, config.model.chat_template)
         self.model = load_model(source, device)
+        positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if positions is not None and config.rollout.max_context > positions:
+            raise ConfigError(
+                f"rollout.max_context={config.rollout.max_context} is more than the model's {positions} positions."
+            )
         self.chat = Chat(self.tokenizer, stop_tokens(self.model))
         self.optimiser = make_optimiser(self.model, config.optimiser)
         if checkpoint is not None:
@@ -79,6 +84,7 @@ class Trainer:
         except ValueError as error:
             raise ModelError(f"model.path={config.model.path!r}: {error}") from error
         self.reference: PreTrainedModel | None = None
+        self._seconds: dict[str, float] = {}  # by phase, of the last time that the phase ran
         self.runner = RolloutRunner(
             self._make_env,
             self.engine,
@@ -113,59 +119,28 @@ class Trainer:
         """Choose tasks, roll out groups at the current horizon, score, update, log."""
         config = self.config
         horizon = self.schedule.horizon_at(step)
-        with self._timed("rollout") as rollout_seconds:
-            tasks = draw(self.pools.train, step, config.rollout.tasks_per_step, config.seed)
-            episodes = [
-                Episode(
-                    task,
-                    episode_seed(config.seed, step, place),
-                    sample,
-                    horizon,
-                    f"{config.seed}/train/{step}",
-                )
-                for place, task in enumerate(tasks)
-                for sample in range(config.rollout.samples_per_task)
-            ]
-            trajectories = self._roll_out(f"step {step + 1}: rollouts", episodes, config.rollout.temperature)
+        tasks = draw(self.pools.train, step, config.rollout.tasks_per_step, config.seed)
+        with self._timed("rollout"):
+            trajectories = self._roll_out(f"step {step + 1}", self._groups(step, tasks, horizon))
 
         groups = group_advantages(
             [trajectory.reward for trajectory in trajectories],
             [trajectory.group for trajectory in trajectories],
-            [trajectory.end != "error" and bool(trajectory.turns) for trajectory in trajectories],
+            [trajectory.end != "error" for trajectory in trajectories],
             config.algorithm.normalise_std,
         )
         batch = [trajectory for trajectory, kept in zip(trajectories, groups.trained, strict=True) if kept]
         advantages = [value for value, kept in zip(groups.values, groups.trained, strict=True) if kept]
         rows = pack(batch, config.optimiser.token_budget)
 
-        update: dict[str, float] = {}
         with self._saved_on_failure(step, batch):
-            with self._timed("reference") as reference_seconds:
-                reference = None
-                if rows and self.reference is not None:
-                    reference = reference_logprobs(
-                        self.reference,
-                        rows,
-                        config.rollout.temperature,
-                        config.optimiser.precision,
-                        self.stop.check,
-                    )
-            with self._timed("update") as update_seconds:
-                if rows:  # without variance in any group there is nothing to learn from
-                    update = update_policy(
-                        self.model,
-                        self.optimiser,
-                        rows,
-                        advantages,
-                        [trajectory.sampled for trajectory in batch],
-                        reference,
-                        config.rollout.temperature,
-                        learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps),
-                        config.algorithm,
-                        config.optimiser,
-                        self.stop.check,
-                    )
-                    self.engine.update_weights(self.model)
+            with self._timed("reference"):
+                reference = self._reference_logprobs(rows)
+            with self._timed("update"):
+                lr = learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps)
+                lengths = [trajectory.sampled for trajectory in batch]
+                update = self._update(rows, advantages, lengths, reference, lr)
+        self.engine.update_weights(self.model)
 
         row = {
             "step": step,
@@ -174,13 +149,52 @@ class Trainer:
             "horizon": horizon,
             **batch_metrics(trajectories, groups, rows),
             **update,
-            "seconds/rollout": rollout_seconds[0],
-            "seconds/reference": reference_seconds[0],
-            "seconds/update": update_seconds[0],
+            **{f"seconds/{phase}": self._seconds[phase] for phase in ("rollout", "reference", "update")},
         }
         self.folder.log(row)
         self.folder.log_trajectories(t.to_row(step=step, phase="train", name="train") for t in trajectories)
         self.terminal.step(row, config.steps)
+
+    def _groups(self, step: int, tasks: Sequence[str], horizon: int) -> list[Episode]:
+        """Expand each task into a group of episodes that start from the same text."""
+        seed = self.config.seed
+        return [
+            Episode(task, episode_seed(seed, step, place), sample, horizon, f"{seed}/train/{step}")
+            for place, task in enumerate(tasks)
+            for sample in range(self.config.rollout.samples_per_task)
+        ]
+
+    def _reference_logprobs(self, rows: Sequence[Row]) -> list[Tensor] | None:
+        """Log-probabilities under the reference policy, or None without a KL term."""
+        if self.reference is None:
+            return None
+        temperature, precision = self.config.rollout.temperature, self.config.optimiser.precision
+        return reference_logprobs(self.reference, rows, temperature, precision, self.stop.check)
+
+    def _update(
+        self,
+        rows: Sequence[Row],
+        advantages: Sequence[float],
+        lengths: Sequence[int],
+        reference: Sequence[Tensor] | None,
+        lr: float,
+    ) -> dict[str, float]:
+        """Update the policy; without variance in any group there is nothing to learn from."""
+        if not rows:
+            return {}
+        return update_policy(
+            self.model,
+            self.optimiser,
+            rows,
+            advantages,
+            lengths,
+            reference,
+            self.config.rollout.temperature,
+            lr,
+            self.config.algorithm,
+            self.config.optimiser,
+            self.stop.check,
+        )
 
     def save(self) -> None:
         """Write a checkpoint."""
@@ -294,8 +308,10 @@ class Trainer:
             f"x {row['samples']} samples, {spec.horizon} turns, temperature {spec.temperature}"
         )
 
-    def _roll_out(self, title: str, episodes: Sequence[Episode], temperature: float) -> list[Trajectory]:
+    def _roll_out(self, title: str, episodes: Sequence[Episode], temperature: float | None = None) -> list[Trajectory]:
         """Roll out episodes under a progress bar; too many errors, or a damaged model, end the run."""
+        if temperature is None:
+            temperature = self.config.rollout.temperature
         with self.terminal.bar(title, len(episodes)) as advance:
             try:
                 trajectories = self.runner.run(episodes, temperature, lambda _: advance())
@@ -324,16 +340,15 @@ class Trainer:
         return cast("gymnasium.Env[str, str]", HorizonCurriculum(parsed, self.schedule))
 
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[list[float]]:
-        """Measure wall time; the list holds it afterwards."""
-        seconds: list[float] = []
+    def _timed(self, phase: str) -> Iterator[None]:
+        """Measure wall time, for the step's row and the summary."""
         begin = time.perf_counter()
         try:
-            yield seconds
+            yield
         finally:
-            seconds.append(time.perf_counter() - begin)
+            self._seconds[phase] = time.perf_counter() - begin
             spent = self.folder.progress.seconds
-            spent[phase] = spent.get(phase, 0.0) + seconds[0]
+            spent[phase] = spent.get(phase, 0.0) + self._seconds[phase]
 
 
 def train(config: Config, resume: bool = False, terminal: Terminal | None = None) -> dict[str, Any]:
@@ -353,7 +368,7 @@ def train(config: Config, resume: bool = False, terminal: Terminal | None = None
         StopRequested: After Ctrl-C or SIGTERM, once a checkpoint is written.
     """
     terminal = terminal or Terminal()
-    _check_config(config)
+    check_config(config)
     folder = RunFolder(Path(config.run_dir), config, resume)
     try:
         with StopSignals() as stop:
@@ -376,21 +391,6 @@ def train(config: Config, resume: bool = False, terminal: Terminal | None = None
         folder.close()
 
 
-def make_schedule(config: Config) -> Any:
-    """The horizon schedule that the configuration describes.
-
-    Raises:
-        ConfigError: If it describes none.
-    """
-    value = config.horizon
-    if isinstance(value, dict) and value.get("kind") == "staged":
-        value = {"total_steps": config.steps, **value}
-    try:
-        return schedule_from(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"horizon={config.horizon!r}: {error}") from error
-
-
 def vars_of(trajectory: Trajectory) -> dict[str, Any]:
     """Everything about a trajectory that is needed to compute its loss again."""
     return {
@@ -400,59 +400,6 @@ def vars_of(trajectory: Trajectory) -> dict[str, Any]:
         "logprobs": trajectory.logprobs,
         "prompt_length": trajectory.prompt_length,
     }
-
-
-def _check_config(config: Config) -> None:
-    positive = {
-        "steps": config.steps,
-        "rollout.tasks_per_step": config.rollout.tasks_per_step,
-        "rollout.max_reply_tokens": config.rollout.max_reply_tokens,
-        "rollout.max_parallel": config.rollout.max_parallel,
-        "algorithm.epochs": config.algorithm.epochs,
-        "optimiser.token_budget": config.optimiser.token_budget,
-        "evaluate.tasks": config.evaluate.tasks,
-        "evaluate.samples": config.evaluate.samples,
-        "evaluate.horizon": config.evaluate.horizon,
-        "warm_start.tasks": config.warm_start.tasks,
-        "warm_start.batch_size": config.warm_start.batch_size,
-        "warm_start.epochs": config.warm_start.epochs,
-    }
-    for name, value in positive.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} is not accepted; give at least 1.")
-    ranges = {
-        # name: (value, least, whether the least is accepted, largest)
-        "checkpoint_every": (config.checkpoint_every, 0, True, math.inf),
-        "max_error_share": (config.max_error_share, 0, True, 1),
-        "warm_start.lr": (config.warm_start.lr, 0, False, math.inf),
-        "optimiser.lr": (config.optimiser.lr, 0, False, math.inf),
-        "optimiser.warmup_steps": (config.optimiser.warmup_steps, 0, True, math.inf),
-        "optimiser.betas[0]": (config.optimiser.betas[0], 0, True, 1 - 1e-9),
-        "optimiser.betas[1]": (config.optimiser.betas[1], 0, True, 1 - 1e-9),
-        "optimiser.weight_decay": (config.optimiser.weight_decay, 0, True, math.inf),
-        "optimiser.max_grad_norm": (config.optimiser.max_grad_norm, 0, False, math.inf),
-        "algorithm.clip_low": (config.algorithm.clip_low, 0, False, 1),
-        "algorithm.clip_high": (config.algorithm.clip_high, 0, False, math.inf),
-        "algorithm.importance_cap": (config.algorithm.importance_cap, 0, False, math.inf),
-        "algorithm.kl_coef": (config.algorithm.kl_coef, 0, True, math.inf),
-        "evaluate.temperature": (config.evaluate.temperature, 0, True, math.inf),
-        "evaluate.every": (config.evaluate.every, 0, True, math.inf),
-    }
-    for name, (number, least, included, largest) in ranges.items():
-        if not (least <= number <= largest if included else least < number <= largest):
-            above = "at least" if included else "more than"
-            below = f" and at most {largest:g}" if math.isfinite(largest) else ""
-            raise ConfigError(f"{name}={number} is not accepted; give {above} {least}{below}.")
-    if config.rollout.samples_per_task < 2:
-        raise ConfigError(
-            f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: GRPO compares the "
-            "trajectories of a group with each other and needs at least 2 of them (the paper uses 8)."
-        )
-    if not config.rollout.temperature > 0:
-        raise ConfigError(
-            f"rollout.temperature={config.rollout.temperature} is not accepted; rollouts need a temperature above 0."
-        )
-    make_schedule(config)
 
 
 def _check_errors(trajectories: Sequence[Trajectory], limit: float) -> None:
@@ -469,19 +416,6 @@ def _batches(count: int, size: int, epochs: int, seed: int) -> list[list[int]]:
     names = tuple(map(str, range(count)))
     order = [int(name) for epoch in range(epochs) for name in draw(names, epoch, count, seed)]
     return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def _device(config: Config) -> torch.device:
-    if config.model.device == "auto":
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    try:
-        return torch.empty(0, device=config.model.device).device
-    except (RuntimeError, AssertionError) as error:  # a build without the device asserts
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"model.device={config.model.device!r} cannot be used here ({reason}); give auto, cpu, or another device "
-            "that `agentgym doctor` shows."
-        ) from error
 
 
 def _copy(model: PreTrainedModel, precision: str) -> PreTrainedModel:

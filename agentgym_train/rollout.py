@@ -146,6 +146,11 @@ class RolloutRunner:
         trajectory.prompt = f"{info['instruction']}\n\n{observation}"
         trajectory.append_given(self._chat.prompt(str(info["instruction"]), observation))
         trajectory.prompt_length = len(trajectory.tokens)
+        if trajectory.prompt_length + self._max_reply_tokens > self._max_context:
+            raise ValueError(
+                f"the prompt of {episode.task} has {trajectory.prompt_length} tokens, which leaves no room for a "
+                f"reply of {self._max_reply_tokens} within rollout.max_context={self._max_context}; raise it."
+            )
 
     def _request(self, trajectory: Trajectory) -> Request:
         episode = trajectory.episode

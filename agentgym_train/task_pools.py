@@ -70,11 +70,10 @@ def draw(pool: tuple[str, ...], step: int, count: int, seed: int) -> list[str]:
 
     A pure function of its arguments, so a resumed run draws what it would have drawn.
     """
-    chosen = []
-    for position in range(step * count, (step + 1) * count):
-        lap, index = divmod(position, len(pool))
-        chosen.append(_shuffled(pool, f"tasks/{seed}/{lap}")[index])
-    return chosen
+    laps = range(step * count // len(pool), ((step + 1) * count - 1) // len(pool) + 1)
+    order = [task for lap in laps for task in _shuffled(pool, f"tasks/{seed}/{lap}")]
+    first = step * count - laps.start * len(pool)
+    return order[first : first + count]
 
 
 def episode_seed(*parts: object) -> int:

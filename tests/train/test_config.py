@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from agentgym_train.checks import make_schedule
 from agentgym_train.config import Config, ConfigError, from_dict, load_recipe, recipe_names
-from agentgym_train.loop import make_schedule
 from agentgym_train.task_pools import task_pools
 
 

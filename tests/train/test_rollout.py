@@ -168,9 +168,10 @@ def test_an_episode_without_room_ends_before_the_engine_is_asked(recorder: Recor
         assert_sound(trajectory)
 
 
-def test_a_prompt_without_room_has_no_turn(recorder: RecordingEngine, chat: Chat) -> None:
+def test_a_prompt_without_room_is_an_error_that_says_so(recorder: RecordingEngine, chat: Chat) -> None:
     (trajectory,) = runner_with(recorder, chat, max_context=20).run(episodes_of(0), 1.0)
-    assert trajectory.end == "context"
+    assert trajectory.end == "error"
+    assert "rollout.max_context=20; raise it" in trajectory.error
     assert trajectory.turns == []
     assert recorder.calls == []
 

@@ -1,0 +1,101 @@
+"""What a configuration must satisfy before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from agentgym_train.config import Config, ConfigError
+from agentgym_wrappers import Schedule, schedule_from
+
+
+def check_config(config: Config) -> None:
+    """Check the numbers and the horizon.
+
+    Raises:
+        ConfigError: At the first value that is not accepted.
+    """
+    positive = {
+        "steps": config.steps,
+        "rollout.tasks_per_step": config.rollout.tasks_per_step,
+        "rollout.max_reply_tokens": config.rollout.max_reply_tokens,
+        "rollout.max_parallel": config.rollout.max_parallel,
+        "algorithm.epochs": config.algorithm.epochs,
+        "optimiser.token_budget": config.optimiser.token_budget,
+        "evaluate.tasks": config.evaluate.tasks,
+        "evaluate.samples": config.evaluate.samples,
+        "evaluate.horizon": config.evaluate.horizon,
+        "warm_start.tasks": config.warm_start.tasks,
+        "warm_start.batch_size": config.warm_start.batch_size,
+        "warm_start.epochs": config.warm_start.epochs,
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} is not accepted; give at least 1.")
+    ranges = {
+        # name: (value, least, whether the least is accepted, largest)
+        "checkpoint_every": (config.checkpoint_every, 0, True, math.inf),
+        "max_error_share": (config.max_error_share, 0, True, 1),
+        "warm_start.lr": (config.warm_start.lr, 0, False, math.inf),
+        "optimiser.lr": (config.optimiser.lr, 0, False, math.inf),
+        "optimiser.warmup_steps": (config.optimiser.warmup_steps, 0, True, math.inf),
+        "optimiser.betas[0]": (config.optimiser.betas[0], 0, True, 1 - 1e-9),
+        "optimiser.betas[1]": (config.optimiser.betas[1], 0, True, 1 - 1e-9),
+        "optimiser.weight_decay": (config.optimiser.weight_decay, 0, True, math.inf),
+        "optimiser.max_grad_norm": (config.optimiser.max_grad_norm, 0, False, math.inf),
+        "algorithm.clip_low": (config.algorithm.clip_low, 0, False, 1),
+        "algorithm.clip_high": (config.algorithm.clip_high, 0, False, math.inf),
+        "algorithm.importance_cap": (config.algorithm.importance_cap, 0, False, math.inf),
+        "algorithm.kl_coef": (config.algorithm.kl_coef, 0, True, math.inf),
+        "evaluate.temperature": (config.evaluate.temperature, 0, True, math.inf),
+        "evaluate.every": (config.evaluate.every, 0, True, math.inf),
+    }
+    for name, (number, least, included, largest) in ranges.items():
+        if not (least <= number <= largest if included else least < number <= largest):
+            above = "at least" if included else "more than"
+            below = f" and at most {largest:g}" if math.isfinite(largest) else ""
+            raise ConfigError(f"{name}={number} is not accepted; give {above} {least}{below}.")
+    if config.rollout.samples_per_task < 2:
+        raise ConfigError(
+            f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: GRPO compares the "
+            "trajectories of a group with each other and needs at least 2 of them (the paper uses 8)."
+        )
+    if not config.rollout.temperature > 0:
+        raise ConfigError(
+            f"rollout.temperature={config.rollout.temperature} is not accepted; rollouts need a temperature above 0."
+        )
+    make_schedule(config)
+
+
+def make_schedule(config: Config) -> Schedule:
+    """The horizon schedule that the configuration describes.
+
+    Raises:
+        ConfigError: If it describes none.
+    """
+    value = config.horizon
+    if isinstance(value, dict) and value.get("kind") == "staged":
+        value = {"total_steps": config.steps, **value}
+    try:
+        return schedule_from(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"horizon={config.horizon!r}: {error}") from error
+
+
+def pick_device(config: Config) -> torch.device:
+    """The device that `model.device` names; for `auto` the accelerator if there is one.
+
+    Raises:
+        ConfigError: If it cannot be used here.
+    """
+    if config.model.device == "auto":
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        return torch.empty(0, device=config.model.device).device
+    except (RuntimeError, AssertionError) as error:  # a build without the device asserts
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model.device={config.model.device!r} cannot be used here ({reason}); give auto, cpu, or another device "
+            "that `agentgym doctor` shows."
+        ) from error

@@ -6,6 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+# Top-level modules that the extra `train` brings.
+_EXTRA = {"jinja2", "matplotlib", "tensorboard", "torch", "transformers", "yaml"}
+
 USAGE = """usage: agentgym COMMAND [options]
 
   demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: about 4 minutes)
@@ -45,7 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return command(arguments[1:])
+    try:
+        return command(arguments[1:])
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        print(
+            f"error: `agentgym {arguments[0]}` needs the package {error.name}, which is not installed; run: "
+            "pip install 'agentgym-suite[train]' (in a checkout: make install)",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _doctor(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Five text scenarios for LLM agents as Gymnasium environments.
+"""Text scenarios for LLM agents as Gymnasium environments.
 
 Importing this package registers the ids; a scenario's code is imported when it is made.
 """

@@ -1,13 +1,14 @@
 """Task tables: which tasks a scenario has, and how users name them.
 
-A task has three names: its id (`textcraft_17`, AgentGym's item id), its integer data index (17) and,
-in task files, an object with an `item_id`. `TaskTable.find` takes the first two, `load_task_list` all.
+A task has three names: its id (`textcraft_17`), its integer data index (17) and, in task files, an object
+with an `item_id`, as in AgentGym's files. Each scenario's page says whether its order is AgentGym's. `TaskTable.find` takes the first two, `load_task_list` all.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ class Task:
 
     Attributes:
         id: Unique name, `<scenario>_<index>`; embedded sets use a name of their own.
-        index: AgentGym's data index (real data only), or the position in an embedded set.
+        index: Data index (real data only), or the position in an embedded set.
         subset: Name of the subset that holds the task, as in the registered ids.
         split: `"train"` or `"test"`. The splits are this project's own.
         source: `"real"` for the benchmark's data, `"embedded"` for data made for this package, `"custom"`
@@ -70,7 +71,8 @@ class TaskTable:
         Raises:
             ValueError: If there is no such task.
         """
-        if isinstance(name, int) and not isinstance(name, bool):
+        if hasattr(name, "__index__") and not isinstance(name, bool):  # int, or an integer of NumPy
+            name = operator.index(name)
             if 0 <= name < len(self._tasks) and self._tasks[name].source == "real":
                 return self._tasks[name]
             if self._tasks and self._tasks[0].source != "real":
@@ -138,8 +140,10 @@ def load_task_list(tasks: Sequence[str | int] | str | Path, table: TaskTable) ->
                 "JSON list of ids, data indices or objects with an 'item_id'; one task alone is written tasks=[id]."
             ) from error
     else:
-        entries = list(tasks)
-    if not isinstance(entries, list) or not entries:
+        entries = list(tasks) if isinstance(tasks, Iterable) else tasks
+    if not isinstance(entries, list):
+        raise ValueError(f"{table.scenario}: {where} is no list; give a list of ids and data indices.")
+    if not entries:
         raise ValueError(f"{table.scenario}: {where} holds no tasks; give at least one id or data index.")
     names = [entry["item_id"] if isinstance(entry, dict) and "item_id" in entry else entry for entry in entries]
     return tuple(table.find(name) for name in names)

@@ -14,6 +14,7 @@ USAGE = """usage: agentgym COMMAND [options]
   demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: about 4 minutes)
   train    train a language model: agentgym train --recipe textcraft-scaling --model.path FOLDER
   report   write report.html for a run folder: agentgym report runs/textcraft-demo
+  results  write a page that compares runs with different seeds: agentgym results RUN RUN RUN --out page.md
   doctor   show versions, and for each scenario and engine whether it can run here
 
 Each command explains itself: agentgym COMMAND --help"""
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments; those of the process by default.
 
     Returns:
-        Exit code: 0 done, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
+        Exit code: 0 done, 1 failed, 2 unknown command or option, 128 + n stopped by signal n.
     """
     # PyTorch's threads spin while they wait. On a machine that has other work they then take each other's cores:
     # ten times slower was measured with one busy neighbour on two cores. Read when PyTorch is imported.
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "demo": _demo,
         "train": _train,
         "report": _report,
+        "results": _results,
         "doctor": _doctor,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -80,6 +82,12 @@ def _demo(arguments: list[str]) -> int:
     from agentgym_train.commands import demo_command
 
     return demo_command(arguments)
+
+
+def _results(arguments: list[str]) -> int:
+    from agentgym_train.commands import results_command
+
+    return results_command(arguments)
 
 
 def _report(arguments: list[str]) -> int:

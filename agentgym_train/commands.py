@@ -1,10 +1,12 @@
-"""The commands that need the trainer's packages."""
+"""The commands that need the trainer's packages.
+
+PyTorch and transformers are imported when a run begins, so that help and wrong usage answer at once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,9 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from agentgym_train.chat import ChatTemplateError
-from agentgym_train.config import Config, ConfigError, load_recipe, recipe_names
-from agentgym_train.models import ModelError
+from agentgym_train.config import Config, ConfigError, load_recipe, recipe_names, stored_config
 from agentgym_train.terminal import Terminal
 
 
@@ -35,7 +35,17 @@ class _Demo:
     eval_samples: int = 0
     """Episodes per held-out task; 0 means what the recipe says."""
     run_dir: str = ""
-    """Folder of the run; by default the recipe's, and an earlier demo in it is replaced."""
+    """Folder of the run; by default the recipe's, with a number added if there is one already."""
+
+
+@dataclasses.dataclass
+class _Results:
+    """Write a page that compares finished runs of one setting with different seeds."""
+
+    run_dirs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Folders of the runs."""
+    out: str = "results.md"
+    """The page; a plot is put beside it."""
 
 
 def demo_command(arguments: list[str]) -> int:
@@ -45,10 +55,7 @@ def demo_command(arguments: list[str]) -> int:
     config.seed = options.seed
     if options.eval_samples:
         config.evaluate.samples = options.eval_samples
-    if options.run_dir:
-        config.run_dir = options.run_dir
-    elif Path(config.run_dir).is_dir():
-        shutil.rmtree(config.run_dir)
+    config.run_dir = options.run_dir or _unused(config.run_dir)
     return _run(config, resume=False)
 
 
@@ -58,24 +65,16 @@ def train_command(arguments: list[str]) -> int:
         recipe, rest = _take_option(arguments, "--recipe")
         resume, rest = _take_option(rest, "--resume")
         if resume:
-            if recipe or rest:
-                raise ConfigError(
-                    f"--resume continues a run with its own configuration; {' '.join(rest) or '--recipe'} cannot be "
-                    "given beside it."
-                )
-            from agentgym_train.run_folder import RunFolder
-
-            config = RunFolder.stored_config(Path(resume))
-            config.run_dir = resume
-            return _run(config, resume=True)
+            return _run(_resumed_config(resume, recipe, rest), resume=True)
         default = load_recipe(recipe) if recipe else Config()
     except ConfigError as error:
         return _fail(error)
     description = (
         "Train a language model on text environments.\n\n"
-        "  agentgym train --recipe NAME [options]   start from a recipe: "
+        "  agentgym train --recipe NAME [options]      start from a recipe: "
         f"{', '.join(recipe_names())}, or a YAML file\n"
-        "  agentgym train --resume RUN_DIR          continue a run exactly\n\n"
+        "  agentgym train --resume RUN_DIR             continue a run exactly\n"
+        "  agentgym train --resume RUN_DIR --steps N   continue it to more steps\n\n"
         "Every option below overrides the recipe."
     )
     config = tyro.cli(
@@ -99,28 +98,43 @@ def report_command(arguments: list[str]) -> int:
         """
         return run_dir
 
+    run_dir = tyro.cli(report, prog="agentgym report", args=arguments)
     from agentgym_train.report import write_report
 
     try:
-        path = write_report(Path(tyro.cli(report, prog="agentgym report", args=arguments)))
+        path = write_report(Path(run_dir))
     except ValueError as error:
         return _fail(error)
     print(f"report: {path}")
     return 0
 
 
+def results_command(arguments: list[str]) -> int:
+    """`agentgym results`."""
+    options = tyro.cli(_Results, prog="agentgym results", args=arguments)
+    from agentgym_train.results import write_results_page
+
+    try:
+        write_results_page([Path(run_dir) for run_dir in options.run_dirs], Path(options.out))
+    except ValueError as error:
+        return _fail(error)
+    print(f"results: {options.out}")
+    return 0
+
+
 def _run(config: Config, resume: bool) -> int:
     _quiet_libraries()
+    from agentgym_train.chat import ChatTemplateError
     from agentgym_train.engines import EngineError
     from agentgym_train.loop import train
+    from agentgym_train.models import ModelError
     from agentgym_train.report import write_report
     from agentgym_train.stop import StopRequested
     from agentgym_train.update import NumericsError
 
     terminal = Terminal()
-    terminal.say(
-        f"run folder: {config.run_dir}   model: {config.model.path}   env: {config.env.id}   seed: {config.seed}"
-    )
+    terminal.say(f"run folder: {config.run_dir}")
+    terminal.say(f"model: {config.model.path}   env: {config.env.id}   seed: {config.seed}")
     try:
         summary = train(config, resume, terminal)
     except (ConfigError, ModelError, ChatTemplateError, EngineError, NumericsError) as error:
@@ -132,18 +146,49 @@ def _run(config: Config, resume: bool) -> int:
         return 130
     report = write_report(Path(config.run_dir))
     _say_result(summary, terminal.say)
-    terminal.say(f"report: {report}")
+    terminal.say(f"model:  {summary['checkpoint']}\nreport: {report}")
     return 0
 
 
 def _say_result(summary: dict[str, Any], say: Callable[[str], None]) -> None:
+    idle, steps = summary["steps_without_update"], summary["steps"]
+    if idle == steps:
+        say(
+            f"[bold red]The model was never updated:[/] in all {steps} steps the rewards of each group were equal. "
+            "Give a longer warm start, easier tasks, or a model that can act."
+        )
     if "gain" in summary:
         say(
             f"held-out success {summary['before']:.3f} -> {summary['after']:.3f}: gain {summary['gain']:+.3f} "
             f"(95 % interval {summary['gain_low']:+.3f} to {summary['gain_high']:+.3f})"
         )
-    else:
-        say(f"held-out success after training: {summary.get('after', float('nan')):.3f}")
+    elif "after" in summary:
+        say(f"held-out success after training: {summary['after']:.3f}")
+
+
+def _resumed_config(run_dir: str, recipe: str, rest: list[str]) -> Config:
+    steps, others = _take_option(rest, "--steps")
+    if recipe or others:
+        raise ConfigError(
+            f"--resume continues a run with its own configuration; {' '.join(others) or '--recipe'} cannot be given "
+            "beside it (--steps can)."
+        )
+    config = stored_config(Path(run_dir))
+    config.run_dir = run_dir
+    if steps:
+        if not steps.isdecimal() or int(steps) < config.steps:
+            raise ConfigError(f"--steps {steps} is not accepted; the run has {config.steps}, give that or more.")
+        config.steps = int(steps)
+    return config
+
+
+def _unused(run_dir: str) -> str:
+    """The folder's name, with a number if it exists: an earlier run is never removed."""
+    number, name = 1, run_dir
+    while Path(name).exists():
+        number += 1
+        name = f"{run_dir}-{number}"
+    return name
 
 
 def _fail(error: Exception) -> int:

@@ -49,6 +49,8 @@ class EnvConfig:
     """Further keyword arguments of the environment, as a YAML mapping."""
     formats: tuple[str, ...] = ("tags", "react", "fence", "bare")
     """Reply formats that the action parser accepts."""
+    reply_instruction: str = ""
+    """Added to the environment's instruction in the system message: how to write a reply."""
 
 
 @dataclass
@@ -222,6 +224,21 @@ def load_recipe(name: str) -> Config:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold a mapping of configuration keys, not {type(data).__name__}.")
+    return from_dict(data)
+
+
+def stored_config(run_dir: Path) -> Config:
+    """Read the configuration of the run in a folder.
+
+    Raises:
+        ConfigError: If there is none, or it is not accepted.
+    """
+    try:
+        data = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"there is no run to resume in {run_dir}: config.yaml cannot be read ({error}).") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{run_dir / 'config.yaml'} must hold a mapping, not {type(data).__name__}.")
     return from_dict(data)
 
 

@@ -34,44 +34,54 @@ COLOURS = {
 }
 _SERIES = ("blue", "amber", "green", "violet", "red")
 
+# Inches at 72 points, so a figure that is shown in its own width has text of _FONT points.
 WIDE = (11.0, 3.7)
+NARROW = (5.4, 3.7)
 HALF = (5.4, 2.7)
 _FONT = 9.0
+
+# Fewer points than this have no trend that an average could show.
+_SMOOTHED_FROM = 10
+
+# A ratio of largest to smallest value that a linear axis would not show.
+_WIDE_RANGE = 20
 
 # More stages than this are not labelled one by one: a schedule that climbs every few steps has too many.
 _LABELLED_STAGES = 8
 
 
 def smooth(values: Series, window: int) -> Series:
-    """Centred moving average that skips NaN and takes fewer points at both ends.
+    """Centred moving average whose window narrows towards both ends, so that it begins and ends at the data.
 
     Args:
         values: Shape [n].
         window: Points averaged, an odd number.
 
     Returns:
-        Shape [n]; NaN where the window holds no number.
+        Shape [n].
     """
-    half = window // 2
-    averages = np.full(values.size, np.nan)
+    averages = np.empty(values.size)
     for i in range(values.size):
-        near = values[max(0, i - half) : i + half + 1]
-        near = near[~np.isnan(near)]
-        if near.size:
-            averages[i] = near.mean()
+        half = min(window // 2, i, values.size - 1 - i)
+        averages[i] = values[i - half : i + half + 1].mean()
     return averages
 
 
-def plot_success(rows: Sequence[Row], evals: Sequence[Row]) -> Figure:
+def has_data(rows: Iterable[Row], key: str) -> bool:
+    """Whether a row holds a finite number under that key, without which a plot of it would be blank."""
+    return bool(np.isfinite(_column(rows, key)).any())
+
+
+def plot_success(rows: Sequence[Row], evals: Sequence[Row], size: tuple[float, float] = WIDE) -> Figure:
     """Success rate in training, with the evaluations and the horizon's stages."""
-    figure, axes = _figure(WIDE)
+    figure, axes = _figure(size)
     _shade_stages(axes, rows)
     _draw_rate(axes, rows, "success/mean", "training", "blue")
     _draw_evaluations(axes, evals, "success/mean")
+    _share_axis(axes)
+    _finish(figure, axes, [*rows, *evals])
     _label_evaluations(axes, evals, "success/mean")
-    axes.set_ylim(-0.03, 1.03)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
-    return _finish(figure, axes)
+    return figure
 
 
 def plot_reward(rows: Sequence[Row], evals: Sequence[Row]) -> Figure:
@@ -79,25 +89,42 @@ def plot_reward(rows: Sequence[Row], evals: Sequence[Row]) -> Figure:
     figure, axes = _figure(HALF)
     _draw_rate(axes, rows, "reward/mean", "training", "blue")
     _draw_evaluations(axes, evals, "score/mean")
-    return _finish(figure, axes)
-
-
-def plot_horizon(rows: Sequence[Row]) -> Figure:
-    """The most turns that an episode could have, step by step."""
-    figure, axes = _figure(HALF)
-    _draw_horizon(axes, rows, "horizon", "violet")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return _finish(figure, axes, legend=False)
+    _zero_axis(axes, np.concatenate([_column(rows, "reward/mean"), _column(evals, "score/mean")]))
+    return _finish(figure, axes, [*rows, *evals])
 
 
 def plot_turns(rows: Sequence[Row]) -> Figure:
     """Turns that an episode took, below the horizon that bounds them."""
     figure, axes = _figure(HALF)
-    _draw_horizon(axes, rows, "horizon", "muted")
+    lefts, rights, horizons = zip(*_stages(rows), strict=True)
+    axes.stairs(horizons, [*lefts, rights[-1]], baseline=None, color=COLOURS["muted"], linewidth=1.6, label="horizon")
     _draw_rate(axes, rows, "turns/mean", "turns", "blue")
-    axes.set_ylim(bottom=0)
-    return _finish(figure, axes)
+    _zero_axis(axes, _column(rows, "horizon"))
+    return _finish(figure, axes, rows)
+
+
+def plot_replies(rows: Sequence[Row]) -> Figure:
+    """Replies that gave a valid action, and replies that were cut off, out of all replies of the step."""
+    figure, axes = _figure(HALF)
+    _draw_rate(axes, rows, "valid_action_share", "valid action", "blue")
+    _draw_rate(axes, rows, "cut_reply_share", "cut off", "red")
+    _share_axis(axes)
+    return _finish(figure, axes, rows)
+
+
+def plot_grad_norm(rows: Sequence[Row]) -> Figure:
+    """Norm of the gradient before clipping, on a logarithmic axis if its range is wide."""
+    figure, axes = _figure(HALF)
+    norms = _column(rows, "grad_norm")
+    norms = norms[np.isfinite(norms)]
+    _draw_rate(axes, rows, "grad_norm", "gradient norm", "blue")
+    if norms.min() > 0 and norms.max() > _WIDE_RANGE * norms.min():
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        _zero_axis(axes, norms)
+    return _finish(figure, axes, rows, legend=False)
 
 
 def plot_kl(rows: Sequence[Row]) -> Figure:
@@ -120,7 +147,7 @@ def plot_zero_variance(rows: Sequence[Row]) -> Figure:
     ):
         axes.bar(steps, _column(rows, key), width=0.8, color=COLOURS[colour], label=label)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return _finish(figure, axes)
+    return _finish(figure, axes, rows)
 
 
 def plot_warm_start(rows: Sequence[Row]) -> Figure:
@@ -151,10 +178,9 @@ def plot_seeds(runs: Mapping[str, Sequence[Row]], title: str) -> Figure:
     for index, (label, rows) in enumerate(runs.items()):
         _draw_rate(axes, rows, "success/mean", label, _SERIES[index % len(_SERIES)])
     axes.set_title(title, loc="left", fontsize=11, color=COLOURS["ink"], pad=12)
-    axes.set_ylim(-0.03, 1.03)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    _share_axis(axes)
     axes.legend(loc="lower right", frameon=False, fontsize=_FONT, labelcolor=COLOURS["ink"])
-    return _finish(figure, axes, legend=False)
+    return _finish(figure, axes, [row for rows in runs.values() for row in rows], legend=False)
 
 
 def to_svg(figure: Figure, name: str) -> str:
@@ -201,12 +227,31 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _finish(figure: Figure, axes: Axes, legend: bool = True) -> Figure:
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+def _finish(figure: Figure, axes: Axes, rows: Sequence[Row], legend: bool = True) -> Figure:
+    """The axis of steps, from the first row to the last, and the legend."""
+    if rows:
+        steps = _column(rows, "step")
+        axes.set_xlim(steps.min() - 0.5, steps.max() + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     axes.set_xlabel("step", fontsize=_FONT, color=COLOURS["muted"], loc="right")
     if legend and axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=_FONT, labelcolor=COLOURS["ink"])
     return figure
+
+
+def _share_axis(axes: Axes) -> None:
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+
+
+def _zero_axis(axes: Axes, values: Series) -> None:
+    """An axis that holds zero, so that little noise looks little, with room beyond the values."""
+    values = values[np.isfinite(values)]
+    low, high = values.min(initial=0.0), values.max(initial=0.0)
+    if low == high:
+        high = 1.0
+    room = 0.06 * (high - low)
+    axes.set_ylim(low - room, high + room)
 
 
 def _column(rows: Iterable[Row], key: str) -> Series:
@@ -216,29 +261,25 @@ def _column(rows: Iterable[Row], key: str) -> Series:
 
 def _plot_line(rows: Sequence[Row], key: str) -> Figure:
     figure, axes = _figure(HALF)
-    _draw_rate(axes, rows, key, key.replace("_", " "), "blue")
-    return _finish(figure, axes, legend=False)
+    _draw_rate(axes, rows, key, key, "blue")
+    _zero_axis(axes, _column(rows, key))
+    return _finish(figure, axes, rows, legend=False)
 
 
 def _draw_rate(axes: Axes, rows: Sequence[Row], key: str, label: str, colour: str) -> None:
-    """Faint points as measured, and a line through their moving average over a tenth of the run."""
-    if not rows:
-        return
+    """Points as measured, and a line through them or, if they are many, through their moving average."""
     steps, values = _column(rows, "step"), _column(rows, key)
-    window = max(3, len(rows) // 10) | 1
-    axes.plot(steps, values, "o", color=COLOURS[colour], alpha=0.3, markersize=3.5, markeredgewidth=0)
-    axes.plot(steps, smooth(values, window), color=COLOURS[colour], linewidth=2, solid_capstyle="round", label=label)
-
-
-def _draw_horizon(axes: Axes, rows: Sequence[Row], label: str, colour: str) -> None:
-    axes.step(
-        _column(rows, "step"),
-        _column(rows, "horizon"),
-        where="mid",
-        color=COLOURS[colour],
-        linewidth=1.6,
-        label=label,
-    )
+    measured = np.isfinite(values)
+    if not measured.any():
+        return
+    steps, values = steps[measured], values[measured]
+    style: dict[str, Any] = {"color": COLOURS[colour], "markersize": 5, "markeredgewidth": 0}
+    if values.size < _SMOOTHED_FROM:
+        axes.plot(steps, values, "o-", linewidth=1, label=label, **style)
+        return
+    window = max(3, values.size // 10) | 1
+    axes.plot(steps, values, "o", alpha=0.7, **style)
+    axes.plot(steps, smooth(values, window), linewidth=2, solid_capstyle="round", label=label, **style)
 
 
 def _draw_evaluations(axes: Axes, evals: Sequence[Row], key: str) -> None:
@@ -261,13 +302,16 @@ def _draw_evaluations(axes: Axes, evals: Sequence[Row], key: str) -> None:
 
 def _label_evaluations(axes: Axes, evals: Sequence[Row], key: str) -> None:
     """Name and value over each evaluation, on a patch of the background that keeps points out of the text."""
+    left, right = axes.get_xlim()
     for row in evals:
+        place = (row["step"] - left) / (right - left)
         axes.annotate(
             f"{row['name']} {row[key]:.0%}",
             (row["step"], row[key]),
             xytext=(0, 11),
             textcoords="offset points",
-            ha="center",
+            # Away from the edges, where it would cover the axis or be cut off.
+            ha="left" if place < 0.1 else "right" if place > 0.9 else "center",
             fontsize=_FONT,
             fontweight="bold",
             color=COLOURS["amber"],
@@ -276,19 +320,27 @@ def _label_evaluations(axes: Axes, evals: Sequence[Row], key: str) -> None:
         )
 
 
+def _stages(rows: Sequence[Row]) -> list[tuple[float, float, int]]:
+    """Where each stage of the horizon begins and ends, half a step beyond its rows, and its horizon."""
+    starts = [i for i, row in enumerate(rows) if i == 0 or row["horizon"] != rows[i - 1]["horizon"]]
+    ends = [*starts[1:], len(rows)]
+    return [
+        (rows[start]["step"] - 0.5, rows[end - 1]["step"] + 0.5, rows[start]["horizon"])
+        for start, end in zip(starts, ends, strict=False)
+    ]
+
+
 def _shade_stages(axes: Axes, rows: Sequence[Row]) -> None:
     """A band behind every second stage of the horizon, each stage labelled above the plot."""
-    starts = [i for i, row in enumerate(rows) if i == 0 or row["horizon"] != rows[i - 1]["horizon"]]
-    for number, start in enumerate(starts):
-        end = starts[number + 1] if number + 1 < len(starts) else len(rows)
-        left, right = rows[start]["step"] - 0.5, rows[end - 1]["step"] + 0.5
+    stages = _stages(rows)
+    for number, (left, right, horizon) in enumerate(stages):
         if number % 2 == 0:
             axes.axvspan(left, right, color=COLOURS["band"], linewidth=0, zorder=0)
-        if len(starts) <= _LABELLED_STAGES:
+        if len(stages) <= _LABELLED_STAGES:
             axes.text(
                 (left + right) / 2,
                 1.02,
-                f"horizon {rows[start]['horizon']}",
+                f"horizon {horizon}",
                 transform=axes.get_xaxis_transform(),
                 ha="center",
                 va="bottom",

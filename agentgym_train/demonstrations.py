@@ -9,12 +9,14 @@ import gymnasium
 
 from agentgym_envs import TextEnv
 from agentgym_train.chat import Chat
-from agentgym_train.trajectory import Episode, Trajectory, Turn
+from agentgym_train.trajectory import Episode, Trajectory, Turn, open_trajectory
 
 MAX_TURNS = 100
 
 
-def oracle_trajectory(env: gymnasium.Env[str, str], chat: Chat, task: str, seed: int) -> Trajectory:
+def oracle_trajectory(
+    env: gymnasium.Env[str, str], chat: Chat, task: str, seed: int, reply_instruction: str = ""
+) -> Trajectory:
     """Play one episode with the oracle.
 
     Args:
@@ -22,6 +24,7 @@ def oracle_trajectory(env: gymnasium.Env[str, str], chat: Chat, task: str, seed:
         chat: Renders prompts and observations.
         task: Task id.
         seed: Seed of the episode.
+        reply_instruction: Added to the environment's instruction, as in rollouts.
 
     Returns:
         A trajectory whose replies, end-of-turn tokens included, have mask 1.
@@ -31,10 +34,7 @@ def oracle_trajectory(env: gymnasium.Env[str, str], chat: Chat, task: str, seed:
     """
     observation, info = env.reset(seed=seed, options={"task": task, "horizon": MAX_TURNS})
     trajectory = Trajectory(Episode(task, seed, 0, MAX_TURNS, "oracle"))
-    trajectory.goal, trajectory.subset = str(info["goal"]), str(info["subset"])
-    trajectory.prompt = f"{info['instruction']}\n\n{observation}"
-    trajectory.append_given(chat.prompt(str(info["instruction"]), observation))
-    trajectory.prompt_length = len(trajectory.tokens)
+    open_trajectory(trajectory, chat, observation, info, reply_instruction)
     done = False
     while not done:
         action = cast(TextEnv, env.unwrapped).oracle_action()
@@ -56,7 +56,13 @@ def oracle_trajectory(env: gymnasium.Env[str, str], chat: Chat, task: str, seed:
 
 
 def oracle_trajectories(
-    env: gymnasium.Env[str, str], chat: Chat, tasks: Sequence[str], seeds: Sequence[int]
+    env: gymnasium.Env[str, str],
+    chat: Chat,
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    reply_instruction: str = "",
 ) -> list[Trajectory]:
     """Play one episode per task (see `oracle_trajectory`)."""
-    return [oracle_trajectory(env, chat, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+    return [
+        oracle_trajectory(env, chat, task, seed, reply_instruction) for task, seed in zip(tasks, seeds, strict=True)
+    ]

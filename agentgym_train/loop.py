@@ -35,7 +35,7 @@ from agentgym_train.statistics import paired_bootstrap
 from agentgym_train.stop import StopRequested, StopSignals
 from agentgym_train.task_pools import draw, episode_seed, task_pools
 from agentgym_train.terminal import Terminal
-from agentgym_train.trajectory import Episode, Trajectory
+from agentgym_train.trajectory import Episode, Trajectory, open_trajectory
 from agentgym_train.update import (
     NumericsError,
     learning_rate,
@@ -92,8 +92,10 @@ class Trainer:
             max_parallel=config.rollout.max_parallel,
             max_reply_tokens=config.rollout.max_reply_tokens,
             max_context=config.rollout.max_context,
+            reply_instruction=config.env.reply_instruction,
             check=stop.check,
         )
+        self._check_prompt()
 
     def run(self) -> dict[str, Any]:
         """Train from where the folder's checkpoint stands to the end; returns the summary."""
@@ -111,7 +113,7 @@ class Trainer:
             progress.step = step + 1
             if config.checkpoint_every and progress.step % config.checkpoint_every == 0:
                 self.save()
-        self._evaluate("after")
+        self._evaluate("after", f"after-{config.steps}")
         self.save()
         return self.summary("finished")
 
@@ -133,11 +135,11 @@ class Trainer:
         advantages = [value for value, kept in zip(groups.values, groups.trained, strict=True) if kept]
         rows = pack(batch, config.optimiser.token_budget)
 
+        lr = learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps)
         with self._saved_on_failure(step, batch):
             with self._timed("reference"):
                 reference = self._reference_logprobs(rows)
             with self._timed("update"):
-                lr = learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps)
                 lengths = [trajectory.sampled for trajectory in batch]
                 update = self._update(rows, advantages, lengths, reference, lr)
         self.engine.update_weights(self.model)
@@ -147,6 +149,7 @@ class Trainer:
             "phase": "train",
             "time": time.time(),
             "horizon": horizon,
+            "lr": lr,
             **batch_metrics(trajectories, groups, rows),
             **update,
             **{f"seconds/{phase}": self._seconds[phase] for phase in ("rollout", "reference", "update")},
@@ -211,6 +214,7 @@ class Trainer:
             "model": config.model.path,
             "seed": config.seed,
             "steps": self.folder.progress.step if self.folder.progress.phase == "train" else 0,
+            "steps_without_update": self.folder.steps_without_update(),
             "horizon_eval": config.evaluate.horizon,
             "seconds": self.folder.progress.seconds,
         }
@@ -228,6 +232,7 @@ class Trainer:
                 "gain_low": low,
                 "gain_high": high,
             }
+        summary["checkpoint"] = str(self.folder.checkpoint)
         self.folder.write_summary(summary)
         return summary
 
@@ -242,7 +247,9 @@ class Trainer:
             env = self._make_env()
             try:
                 seeds = [episode_seed("warm_start", task) for task in self.pools.warm_start]
-                episodes = oracle_trajectories(env, self.chat, self.pools.warm_start, seeds)
+                episodes = oracle_trajectories(
+                    env, self.chat, self.pools.warm_start, seeds, config.env.reply_instruction
+                )
             finally:
                 env.close()
             batches = [
@@ -333,6 +340,23 @@ class Trainer:
                 f"step {step}: {error}. The batch is in {where}; the last checkpoint is from before it. Try a lower "
                 "learning rate."
             ) from error
+
+    def _check_prompt(self) -> None:
+        """Find out at start, not after the warm start, that prompts do not fit."""
+        env = self._make_env()
+        try:
+            observation, info = env.reset(seed=0, options={"task": self.pools.train[0]})
+        finally:
+            env.close()
+        probe = Trajectory(Episode(self.pools.train[0], 0, 0, 1, ""))
+        open_trajectory(probe, self.chat, observation, info, self.config.env.reply_instruction)
+        rollout = self.config.rollout
+        if probe.prompt_length + rollout.max_reply_tokens > rollout.max_context:
+            raise ConfigError(
+                f"rollout.max_context={rollout.max_context} has no room for a prompt of {probe.prompt_length} tokens "
+                f"(task {self.pools.train[0]}) and a reply of rollout.max_reply_tokens={rollout.max_reply_tokens}; "
+                "raise it."
+            )
 
     def _make_env(self) -> gymnasium.Env[str, str]:
         env = gymnasium.make(self.config.env.id, **self.config.env.options)

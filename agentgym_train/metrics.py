@@ -1,4 +1,4 @@
-"""Numbers that describe batches of trajectories; `docs/metrics.md` explains each."""
+"""Numbers that describe batches of trajectories; `docs/training.md` explains each."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _resolve(path: str) -> str:
         if not (folder / "config.json").is_file():
             raise ModelError(f"model.path={path!r}: the demo's model is not at {folder} yet; run: make demo-model")
         return str(folder)
-    looks_local = path.startswith((".", "/", "~")) or Path(path).exists()
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
     if looks_local and not (Path(path).expanduser() / "config.json").is_file():
         raise ModelError(
             f"model.path={path!r} is no model folder (it has no config.json); give the folder of a Hugging Face "

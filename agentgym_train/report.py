@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ _DARK = {
 }
 
 
+# What a run's time is counted under, in the order in which a run first comes to it.
+_PHASES = ("warm_start", "rollout", "reference", "update", "evaluate")
+
+
 @dataclass(frozen=True)
 class Run:
     """What a run folder holds so far.
@@ -39,9 +44,7 @@ class Run:
         env: Environment id.
         model: Folder or hub id of the model.
         seed: Of the run.
-        warm_start: Rows of supervised steps.
-        train: Rows of policy-gradient steps.
-        evaluations: Rows of evaluations, in the order in which they ended.
+        rows: Rows of metrics.jsonl, in the order in which they were written.
         summary: summary.json, or empty while the run goes on.
         unreadable: Lines of metrics.jsonl that are no JSON object; a last line cut short is not counted,
             since a run that is writing has one.
@@ -52,11 +55,24 @@ class Run:
     env: str
     model: str
     seed: int
-    warm_start: list[Row]
-    train: list[Row]
-    evaluations: list[Row]
+    rows: list[Row]
     summary: dict[str, Any]
     unreadable: int
+
+    @property
+    def warm_start(self) -> list[Row]:
+        """Rows of supervised steps."""
+        return [row for row in self.rows if row["phase"] == "warm_start"]
+
+    @property
+    def train(self) -> list[Row]:
+        """Rows of policy-gradient steps."""
+        return [row for row in self.rows if row["phase"] == "train"]
+
+    @property
+    def evaluations(self) -> list[Row]:
+        """Rows of evaluations."""
+        return [row for row in self.rows if row["phase"] == "eval"]
 
     def evaluation(self, name: str) -> Row | None:
         """The last evaluation of that name ("before", "between", "after"), or None."""
@@ -87,13 +103,7 @@ def read_run(run_dir: Path) -> Run:
             f"{run_dir} is not a run folder: it holds no config.yaml with env.id, model.path and seed. "
             "Give the folder that `agentgym train` or `agentgym demo` wrote."
         ) from error
-    phases: dict[str, list[Row]] = {"warm_start": [], "train": [], "eval": []}
-    unreadable = 0
-    for row in _json_lines(run_dir / "metrics.jsonl"):
-        if row is None:
-            unreadable += 1
-        else:
-            phases[row["phase"]].append(row)
+    lines = list(_json_lines(run_dir / "metrics.jsonl"))
     summary = run_dir / "summary.json"
     return Run(
         folder=run_dir,
@@ -101,11 +111,9 @@ def read_run(run_dir: Path) -> Run:
         env=env,
         model=model,
         seed=seed,
-        warm_start=phases["warm_start"],
-        train=phases["train"],
-        evaluations=phases["eval"],
+        rows=[row for row in lines if row is not None],
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
-        unreadable=unreadable,
+        unreadable=lines.count(None),
     )
 
 
@@ -139,7 +147,9 @@ def write_report(run_dir: Path) -> Path:
     }
     page = environment.get_template("report.html.j2").render(
         run=run,
+        status=_status(run),
         facts=_facts(run),
+        warning=_warning(run),
         plots=_plots(run),
         examples=examples,
         missing=_missing(run, examples),
@@ -158,12 +168,11 @@ def format_percent(value: float | None) -> str:
 
 
 def format_points(value: float | None) -> str:
-    """A difference of two shares in percentage points, with its sign."""
-    return (
-        f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}")
-        if value is not None and math.isfinite(value)
-        else "\N{EN DASH}"
-    )
+    """A difference of two shares in percentage points, with its sign unless it is zero."""
+    if value is None or not math.isfinite(value):
+        return "\N{EN DASH}"
+    points = f"{100 * value:+.1f}"
+    return "0.0" if float(points) == 0 else points.replace("-", "\N{MINUS SIGN}")
 
 
 def _json_lines(path: Path) -> Iterator[Row | None]:
@@ -180,6 +189,31 @@ def _json_lines(path: Path) -> Iterator[Row | None]:
                 yield row
             elif line.endswith(b"\n"):
                 yield None
+
+
+def _status(run: Run) -> str:
+    """How the run ended. One that was killed leaves the same files behind as one that goes on."""
+    if run.summary:
+        return str(run.summary["status"])
+    if not run.rows:
+        return "running or stopped without a word (no entry yet)"
+    last = datetime.fromtimestamp(run.rows[-1]["time"], UTC)
+    return f"running or stopped without a word (last entry {last:%Y-%m-%d %H:%M} UTC)"
+
+
+def _warning(run: Run) -> str:
+    """A sentence if no training step had a group to learn from, else nothing."""
+    train = run.train
+    flat = sum(row["groups/zero_variance"] == row["groups/total"] for row in train)
+    steps, without = run.summary.get("steps", len(train)), run.summary.get("steps_without_update", flat)
+    if not steps or without < steps:
+        return ""
+    so_far = "" if run.summary else " so far"
+    where = f"all {steps} training steps" if steps > 1 else "the only training step"
+    return (
+        f"The model was never updated{so_far}: in {where}, the rewards within every group were equal, which gives no "
+        "gradient. More samples per task, easier tasks or a longer warm start make rewards differ."
+    )
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -199,51 +233,76 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _seconds(run: Run) -> dict[str, float]:
-    """Seconds by phase: the summary's, or what the training rows add up to while there is none."""
-    if run.summary:
-        return dict(run.summary["seconds"])
-    totals: dict[str, float] = {}
-    for row in run.train:
-        for key, value in row.items():
-            if key.startswith("seconds/"):
-                phase = key.removeprefix("seconds/")
-                totals[phase] = totals.get(phase, 0.0) + value
-    return totals
+    """Seconds by phase: the summary's, or what the log tells while there is none."""
+    seconds = run.summary["seconds"] if run.summary else _logged_seconds(run.rows)
+    return {phase: seconds[phase] for phase in _PHASES if phase in seconds}
+
+
+def _logged_seconds(rows: Sequence[Row]) -> dict[str, float]:
+    """Seconds by phase, from the rows alone.
+
+    Training rows hold theirs. Warm-start steps and evaluations are taken to last from the row before them: the
+    first row of a log is not counted, and a pause before a resumed run's first one is.
+    """
+    seconds: dict[str, float] = {}
+    for earlier, row in zip([None, *rows], rows, strict=False):
+        if row["phase"] == "train":
+            spent = {phase: row[f"seconds/{phase}"] for phase in _PHASES if f"seconds/{phase}" in row}
+        else:
+            phase = "evaluate" if row["phase"] == "eval" else "warm_start"
+            spent = {phase: row["time"] - earlier["time"]} if earlier else {}
+        for phase, length in spent.items():
+            seconds[phase] = seconds.get(phase, 0.0) + length
+    return seconds
 
 
 def _plots(run: Run) -> list[dict[str, Any]]:
     """Title, caption and SVG of each plot that the run has data for."""
+    train, evaluations = run.train, run.evaluations
     plots = []
 
-    def add(name: str, title: str, caption: str, figure: Figure) -> None:
+    def add(name: str, title: str, caption: str, figure: Figure, narrow: Figure | None = None) -> None:
         svg = curves.to_svg(figure, name)
-        plots.append({"name": name, "title": title, "caption": caption, "svg": svg})
+        narrow_svg = curves.to_svg(narrow, f"{name}-narrow") if narrow else ""
+        plots.append({"name": name, "title": title, "caption": caption, "svg": svg, "narrow": narrow_svg})
 
-    if run.train or run.evaluations:
+    if train or evaluations:
         add(
             "success",
             "Success",
             "Share of episodes that reach the goal. Training tasks change from step to step; evaluations "
-            "have held-out tasks and a horizon of their own.",
-            curves.plot_success(run.train, run.evaluations),
+            "have held-out tasks and a horizon of their own. Points are measured; from ten on, lines are their "
+            "moving average.",
+            curves.plot_success(train, evaluations),
+            curves.plot_success(train, evaluations, curves.NARROW),
         )
         add(
             "reward",
             "Reward",
             "Mean reward of a training episode; in evaluations, the score.",
-            curves.plot_reward(run.train, run.evaluations),
+            curves.plot_reward(train, evaluations),
         )
-    if run.train:
-        add("turns", "Turns per episode", "Mean, and the limit.", curves.plot_turns(run.train))
-        add("horizon", "Horizon", "The most turns an episode may take.", curves.plot_horizon(run.train))
-        add("kl", "KL to the reference", "Nats per token.", curves.plot_kl(run.train))
-        add("entropy", "Entropy", "Of the policy, nats per token.", curves.plot_entropy(run.train))
+    if train:
+        add("turns", "Turns per episode", "Mean, and the most that an episode may take.", curves.plot_turns(train))
+        add(
+            "replies",
+            "Replies",
+            "Share with a valid action, and share cut off at the limit of tokens.",
+            curves.plot_replies(train),
+        )
         add(
             "zero-variance",
             "Groups without variance",
             "All rewards of the group are equal, so it gives no gradient.",
-            curves.plot_zero_variance(run.train),
+            curves.plot_zero_variance(train),
         )
+    for key, title, caption, plot in (
+        ("grad_norm", "Gradient norm", "Before clipping.", curves.plot_grad_norm),
+        ("kl", "KL to the reference", "Nats per token.", curves.plot_kl),
+        ("entropy", "Entropy", "Of the policy, nats per token.", curves.plot_entropy),
+    ):
+        if curves.has_data(train, key):  # a step without an update has none
+            add(key, title, caption, plot(train))
     if run.warm_start:
         add(
             "warm-start",
@@ -252,7 +311,8 @@ def _plots(run: Run) -> list[dict[str, Any]]:
             curves.plot_warm_start(run.warm_start),
         )
     if seconds := _seconds(run):
-        add("time", "Time by phase", "Wall-clock time.", curves.plot_seconds(seconds))
+        caption = "Wall-clock time." if run.summary else "Wall-clock time, as far as the log tells."
+        add("time", "Time by phase", caption, curves.plot_seconds(seconds))
     return plots
 
 

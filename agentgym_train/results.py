@@ -1,12 +1,16 @@
 """A results page over several finished runs of one configuration under different seeds."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from agentgym_train.curves import Row, format_seconds, plot_seeds
 from agentgym_train.report import Run, format_percent, format_points, read_run
 from agentgym_train.statistics import paired_bootstrap
+
+_T = TypeVar("_T")
 
 
 def write_results_page(run_dirs: list[Path], out: Path) -> None:
@@ -24,7 +28,7 @@ def write_results_page(run_dirs: list[Path], out: Path) -> None:
     if not runs:
         raise ValueError("a results page needs at least one run folder; none was given")
     env = _shared("environment", [run.env for run in runs])
-    model = _shared("model", [run.model for run in runs])
+    model = _model_name(_shared("model", [run.model for run in runs]))
     horizon = _shared("evaluation horizon", [run.summary["horizon_eval"] for run in runs])
     seeds = [run.seed for run in runs]
     if len(set(seeds)) < len(seeds):
@@ -66,10 +70,16 @@ def _read_finished(folder: Path) -> Run:
     return run
 
 
-def _shared(name: str, values: Sequence[object]) -> object:
+def _shared(name: str, values: Sequence[_T]) -> _T:
     if any(value != values[0] for value in values):
         raise ValueError(f"all runs of a page must have the same {name}; these have {list(values)}")
     return values[0]
+
+
+def _model_name(path: str) -> str:
+    """A hub id as it is, of a local folder only its own name: where it lies says nothing to a reader."""
+    hub_id = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path)
+    return path if hub_id and not Path(path).is_dir() else Path(path).resolve().name
 
 
 def _evaluation(run: Run, name: str) -> Row:

@@ -12,7 +12,7 @@ import gymnasium
 from agentgym_envs import RefusedAction
 from agentgym_train.chat import Chat
 from agentgym_train.engines import Engine, Request
-from agentgym_train.trajectory import Episode, Trajectory, Turn
+from agentgym_train.trajectory import Episode, Trajectory, Turn, open_trajectory
 
 Environment = gymnasium.Env[str, str]
 
@@ -37,6 +37,7 @@ class RolloutRunner:
         max_parallel: int,
         max_reply_tokens: int,
         max_context: int,
+        reply_instruction: str = "",
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a runner.
@@ -49,6 +50,7 @@ class RolloutRunner:
             max_reply_tokens: Largest number of sampled tokens a turn.
             max_context: Largest number of tokens of an episode; one that could exceed it is truncated
                 with `end="context"` before the engine is asked.
+            reply_instruction: Added to the environment's instruction.
             check: Called before each turn; may raise to abandon the rollouts.
         """
         self._make_env = make_env
@@ -57,6 +59,7 @@ class RolloutRunner:
         self._max_parallel = max_parallel
         self._max_reply_tokens = max_reply_tokens
         self._max_context = max_context
+        self._reply_instruction = reply_instruction
         self._check = check
         self._free: list[Environment] = []
 
@@ -142,10 +145,7 @@ class RolloutRunner:
         options = {"task": episode.task, "horizon": episode.horizon}
         observation, info = one.env.reset(seed=episode.seed, options=options)
         trajectory = one.trajectory
-        trajectory.goal, trajectory.subset = str(info["goal"]), str(info["subset"])
-        trajectory.prompt = f"{info['instruction']}\n\n{observation}"
-        trajectory.append_given(self._chat.prompt(str(info["instruction"]), observation))
-        trajectory.prompt_length = len(trajectory.tokens)
+        open_trajectory(trajectory, self._chat, observation, info, self._reply_instruction)
         if trajectory.prompt_length + self._max_reply_tokens > self._max_context:
             raise ValueError(
                 f"the prompt of {episode.task} has {trajectory.prompt_length} tokens, which leaves no room for a "

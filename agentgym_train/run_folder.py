@@ -7,6 +7,7 @@ holds a step twice.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ import yaml
 from torch.utils.tensorboard import SummaryWriter
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agentgym_train.config import Config, ConfigError, from_dict
+from agentgym_train.config import Config, ConfigError
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
 _LOGS = ("metrics.jsonl", "trajectories.jsonl")
@@ -53,12 +54,12 @@ class RunFolder:
 
         Args:
             path: The folder.
-            config: The run's configuration.
+            config: The run's configuration; on resuming the stored one, perhaps with more steps.
             resume: Continue the run that the folder holds.
 
         Raises:
             ConfigError: If the folder holds a run and `resume` is not set, or holds none and it is, or
-                holds one with another configuration.
+                another process is using it.
         """
         self.path = path
         stored = path / "config.yaml"
@@ -70,8 +71,9 @@ class RunFolder:
                 "or give another --run-dir; or remove the folder."
             )
         path.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            _write_atomically(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
+        self._lock = _locked(path)
+        _write_atomically(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
+        (path / "summary.json").unlink(missing_ok=True)  # it would tell of the run as it was before
         self.progress = self._load_progress()
         for name in _LOGS:
             with open(path / name, "ab") as log:
@@ -79,19 +81,6 @@ class RunFolder:
         self._logs: dict[str, IO[str]] = {name: open(path / name, "a", encoding="utf-8") for name in _LOGS}
         # Steps of a resumed run replace those that were logged after the checkpoint.
         self._board = SummaryWriter(str(path / "tensorboard"), purge_step=self.progress.step if resume else None)
-
-    @staticmethod
-    def stored_config(path: Path) -> Config:
-        """Read the configuration of the run in a folder.
-
-        Raises:
-            ConfigError: If there is none.
-        """
-        try:
-            data = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"there is no run to resume in {path} ({error.strerror}: config.yaml).") from error
-        return from_dict(data)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl; its numbers also go to TensorBoard, under the row's phase."""
@@ -160,6 +149,11 @@ class RunFolder:
         rows = map(json.loads, (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
         return {row["name"]: row for row in rows if row["phase"] == "eval"}
 
+    def steps_without_update(self) -> int:
+        """Number of training steps in which no group had variance, so that nothing was learned."""
+        rows = map(json.loads, (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+        return sum(row["phase"] == "train" and row["groups/zero_variance"] == row["groups/total"] for row in rows)
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json."""
         _write_atomically(self.path / "summary.json", json.dumps(summary, indent=2))
@@ -173,6 +167,7 @@ class RunFolder:
         for log in self._logs.values():
             log.close()
         self._board.close()
+        self._lock.close()
 
     def _load_progress(self) -> Progress:
         checkpoint = self.checkpoint
@@ -184,6 +179,17 @@ class RunFolder:
         log = self._logs[name]
         log.write(json.dumps(row, ensure_ascii=False) + "\n")
         log.flush()
+
+
+def _locked(path: Path) -> IO[str]:
+    """Open the folder's lock file, which the system unlocks when the process ends, however it does."""
+    lock = open(path / "lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"another process is training in {path}; wait for it, or give another --run-dir.") from error
+    return lock
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from agentgym_train.chat import Chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Turn:
         start: Index in `Trajectory.tokens` of the reply's first sampled token.
         stop: Index after its last one.
         reply: The reply as text.
-        action: What the environment was given: the action found in the reply, or the reply if none was.
+        action: The action found in the reply; empty if there was none.
         observation: What the environment answered.
         reward: Reward of this turn.
         valid: Whether the environment accepted the action.
@@ -122,3 +125,22 @@ class Trajectory:
             "prompt": self.prompt,
             "turns": [asdict(turn) for turn in self.turns],
         }
+
+
+def open_trajectory(
+    trajectory: Trajectory, chat: Chat, observation: str, info: Mapping[str, Any], reply_instruction: str
+) -> None:
+    """Write the beginning of an episode into a trajectory: everything up to the first reply.
+
+    Args:
+        trajectory: A new trajectory.
+        chat: Renders the prompt.
+        observation: The reset's observation.
+        info: The reset's info.
+        reply_instruction: Added to the environment's instruction; may be empty.
+    """
+    instruction = "\n\n".join(filter(None, [str(info["instruction"]), reply_instruction]))
+    trajectory.goal, trajectory.subset = str(info["goal"]), str(info["subset"])
+    trajectory.prompt = f"{instruction}\n\n{observation}"
+    trajectory.append_given(chat.prompt(instruction, observation))
+    trajectory.prompt_length = len(trajectory.tokens)

@@ -76,7 +76,7 @@ def test_the_command_alone_lists_the_commands(capsys: pytest.CaptureFixture[str]
     usage = capsys.readouterr().out
     assert all(name in usage for name in ("demo", "train", "report", "doctor"))
     assert main(["trian"]) == 2
-    assert "unknown command 'trian'; accepted are demo, train, report, doctor" in capsys.readouterr().err
+    assert "unknown command 'trian'; accepted are demo, train, report, results, doctor" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import json
 import random
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from agentgym_train.config import Config, ModelConfig
-from agentgym_train.curves import smooth
+from agentgym_train.curves import plot_entropy, plot_grad_norm, plot_kl, smooth
 from agentgym_train.report import write_report
 from agentgym_train.results import write_results_page
 from agentgym_train.statistics import paired_bootstrap
@@ -41,10 +42,12 @@ def make_run(
         loss = 2.4 * 0.85**step + 0.3 + 0.1 * rng.random()
         metrics.append({"step": step, "phase": "warm_start", "time": time, "loss": loss, "tokens": 700})
     if "before" in names:
-        metrics.append(make_evaluation(0, "before", 0.42, rng, episodes))
+        time += 40
+        metrics.append(make_evaluation(0, "before", time, 0.42, rng, episodes))
     for step in range(steps):
         if step == STEPS // 2 and "between" in names:
-            metrics.append(make_evaluation(step, "between", 0.58, rng, episodes))
+            time += 40
+            metrics.append(make_evaluation(step, "between", time, 0.58, rng, episodes))
         time += 9
         horizon = STAGES[max(start for start in STAGES if start <= step)]
         success = min(0.95, 0.4 + 0.45 * step / STEPS + 0.25 * (rng.random() - 0.5))
@@ -68,6 +71,7 @@ def make_run(
                 "groups/total": 4,
                 "padding_share": 0.125,
                 "valid_action_share": 0.9,
+                "cut_reply_share": 0.02,
                 "seconds/rollout": 5.0,
                 "seconds/update": 3.0,
                 "seconds/reference": 1.0,
@@ -75,7 +79,8 @@ def make_run(
         )
         episodes.append(make_episode(step, "train", "", "textcraft_5", step % 2 == 0, horizon))
     if "after" in names:
-        metrics.append(make_evaluation(steps, "after", 0.71, rng, episodes))
+        time += 40
+        metrics.append(make_evaluation(steps, "after", time, 0.71, rng, episodes))
         before, after = (
             next(row["success/by_task"] for row in metrics if row.get("name") == name) for name in ("before", "after")
         )
@@ -89,7 +94,9 @@ def make_run(
             "env": "AgentGym/TextCraft-v0",
             "model": "tiny & small",
             "seed": seed,
-            "seconds": {"warm_start": 30.0, "rollout": 320.0, "update": 240.0, "evaluate": 95.0},
+            "steps": steps,
+            "steps_without_update": 0,
+            "seconds": {"warm_start": 30.0, "evaluate": 95.0, "rollout": 320.0, "update": 240.0},
             "horizon_eval": 12,
             "status": "finished",
         }
@@ -104,7 +111,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def make_evaluation(
-    step: int, name: str, level: float, rng: random.Random, episodes: list[dict[str, Any]]
+    step: int, name: str, time: float, level: float, rng: random.Random, episodes: list[dict[str, Any]]
 ) -> dict[str, Any]:
     by_task = {}
     for task in TASKS:
@@ -118,6 +125,7 @@ def make_evaluation(
         "step": step,
         "phase": "eval",
         "name": name,
+        "time": time,
         "horizon": 12,
         "temperature": 1.0,
         "success/mean": mean,
@@ -147,8 +155,7 @@ def make_episode(step: int, phase: str, name: str, task: str, success: bool, hor
         craft = "craft 4 stick using 2 oak planks"
         turns.append(make_turn(craft, craft, "Crafted 4 minecraft:stick", reward=1.0))
     else:
-        turns.append(make_turn(NASTY, "", "Could not execute that. " + NASTY, valid=False))
-        del turns[-1]["action"]  # nothing in the reply was one
+        turns.append(make_turn(NASTY, "", "No action was found. " + NASTY, valid=False))
     return {
         "step": step,
         "phase": phase,
@@ -213,6 +220,23 @@ def read_page(path: Path) -> Page:
     return page
 
 
+def plot_titles(page: Page) -> list[str]:
+    return re.findall(r'<figure [^>]*aria-label="([^"]*)"', page.source)
+
+
+def change_training_rows(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["phase"] == "train":
+            change(row)
+    write_lines(run / "metrics.jsonl", rows)
+
+
+def change_summary(run: Path, **values: Any) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | values))
+
+
 def test_report_of_a_finished_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text())
@@ -230,11 +254,23 @@ def test_report_of_a_finished_run(tmp_path: Path) -> None:
     assert "60,000" in page.text  # sampled tokens
     assert page.text.count("32 \N{MULTIPLICATION SIGN} 4") == 3
     assert page.text.count("81.2%") == 3  # valid actions, in each evaluation
-    assert page.tags.count("svg") == 9
+    assert plot_titles(page) == [
+        "Success",
+        "Reward",
+        "Turns per episode",
+        "Replies",
+        "Groups without variance",
+        "Gradient norm",
+        "KL to the reference",
+        "Entropy",
+        "Warm start",
+        "Time by phase",
+    ]
+    assert page.tags.count("svg") == 11  # success has a drawing for narrow windows too
     assert "rollout" in page.text
     assert "5 min · 47%" in page.text
-    assert "could not be read" not in page.text
-    assert "There is no" not in page.text
+    for absent in ("could not be read", "There is no", "contains 0", "never updated", "running"):
+        assert absent not in page.text
 
 
 def test_report_is_self_contained_and_the_same_each_time(tmp_path: Path) -> None:
@@ -272,6 +308,11 @@ def test_transcripts_compare_one_task_and_escape_what_the_model_wrote(tmp_path: 
     assert "<script" not in page.source
     assert '<div class="agent invalid">' in page.source
     assert "Action: <mark>get 2 oak log</mark>" in page.source
+    # Of a refused reply, nothing is marked.
+    refused = page.source.split("no action was taken")[1].split('<div class="world">')[0]
+    assert "alert" in refused
+    assert "<mark" not in refused
+    assert "turn 2 · invalid action" in failed
 
 
 def test_the_solved_transcript_is_of_a_task_that_failed_before(tmp_path: Path) -> None:
@@ -302,10 +343,10 @@ def test_the_solved_transcript_is_of_a_task_that_failed_before(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("steps", "names", "plots", "missing"),
     [
-        (0, (), 1, ("No training step", "evaluation before", "evaluation after", "no transcript")),
-        (0, ("before",), 3, ("No training step", "evaluation after")),
-        (7, ("before",), 9, ("has not finished", "evaluation after")),
-        (1, (), 9, ("has not finished", "evaluation before", "evaluation after")),
+        (0, (), 2, ("No training step", "evaluation before", "evaluation after", "no transcript")),
+        (0, ("before",), 5, ("No training step", "evaluation after")),
+        (7, ("before",), 11, ("has not finished", "evaluation after")),
+        (1, (), 11, ("has not finished", "evaluation before", "evaluation after")),
     ],
 )
 def test_report_of_a_run_that_goes_on_says_what_is_missing(
@@ -346,24 +387,139 @@ def test_an_unreadable_line_in_the_middle_is_counted(tmp_path: Path) -> None:
     assert "1 line(s) of metrics.jsonl could not be read" in read_page(write_report(run)).text
 
 
-def test_numbers_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for row in lines:
-        if row["phase"] == "train" and row["step"] < 20:
-            row["kl"] = float("nan")
-            row["entropy"] = None
-    write_lines(run / "metrics.jsonl", lines)
+    change_training_rows(run, lambda row: row.update(kl=float("nan"), entropy=None) if row["step"] < 20 else None)
 
     source = write_report(run).read_text()
     assert "nan" not in re.findall(r' d="([^"]*)"', source)
-    assert source.count("<svg") == 9
+    assert source.count("<svg") == 11
 
 
-def test_smoothing_skips_gaps_and_shortens_at_the_ends() -> None:
-    nan = float("nan")
-    values = np.array([1.0, nan, 3.0, 5.0, nan, nan, nan])
-    assert smooth(values, 3).tolist() == pytest.approx([1, 2, 4, 4, 5, nan, nan], nan_ok=True)
+def test_plots_without_data_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3, names=())
+
+    def skip_update(row: dict[str, Any]) -> None:
+        for key in ("kl", "entropy", "grad_norm", "loss"):
+            del row[key]
+
+    change_training_rows(run, skip_update)
+
+    titles = plot_titles(read_page(write_report(run)))
+    assert not {"KL to the reference", "Entropy", "Gradient norm"} & set(titles)
+    assert len(titles) == 7
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -0.3])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_plots_of_few_steps_have_whole_steps_and_zero_on_their_axes(steps: int, value: float) -> None:
+    figure = plot_kl([{"step": step, "kl": value} for step in range(steps)])
+    figure.draw_without_rendering()
+
+    axes = figure.axes[0]
+    left, right = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if left <= tick <= right] == list(range(steps))
+    bottom, top = axes.get_ylim()
+    assert top - bottom >= 0.3
+    for shown in (0.0, value):
+        assert bottom < shown < top
+    assert all(line.get_marker() == "o" and line.get_alpha() is None for line in axes.lines)
+
+
+def test_lines_are_smoothed_from_ten_points_on() -> None:
+    values = [float(step % 2) for step in range(10)]
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
+
+    (line,) = plot_entropy(rows[:9]).axes[0].lines
+    assert np.asarray(line.get_ydata()).tolist() == values[:9]
+
+    points, line = plot_entropy(rows).axes[0].lines
+    assert np.asarray(points.get_ydata()).tolist() == values
+    smoothed = np.asarray(line.get_ydata())
+    assert (smoothed[0], smoothed[-1]) == (values[0], values[-1])
+    assert 0.3 < smoothed[1:-1].min() < smoothed[1:-1].max() < 0.7
+
+
+def test_smoothing_begins_and_ends_at_the_data() -> None:
+    values = np.array([4.0, 0.0, 2.0, 6.0, 1.0, 9.0])
+    assert smooth(values, 5).tolist() == pytest.approx([4, 2, 2.6, 3.6, 16 / 3, 9])
+
+
+def test_gradient_norms_of_a_wide_range_are_on_a_logarithmic_axis() -> None:
+    def scale(*norms: float | None) -> str:
+        return (
+            plot_grad_norm([{"step": step, "grad_norm": norm} for step, norm in enumerate(norms)]).axes[0].get_yscale()
+        )
+
+    assert scale(0.1, 1.0, None, 30.0) == "log"
+    assert scale(1.0, 4.0) == "linear"
+    assert scale(0.0, 100.0) == "linear"  # zero has no place on a logarithmic one
+
+
+def test_success_has_a_drawing_that_fits_a_narrow_window(tmp_path: Path) -> None:
+    source = write_report(make_run(tmp_path / "run")).read_text()
+    wide, narrow = (
+        float(re.split(f'<div class="{name}">', source)[1].split('viewBox="0 0 ')[1].split()[0])
+        for name in ("in-wide", "in-narrow")
+    )
+    assert narrow < 400 < wide
+    assert source.count('<div class="in-narrow">') == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"), [(0.0, 0.0, False), (-0.01, 0.02, False), (0.01, 0.02, True), (-0.02, -0.01, True)]
+)
+def test_an_interval_that_contains_zero_is_said_to_show_no_gain(
+    tmp_path: Path, low: float, high: float, shown: bool
+) -> None:
+    run = make_run(tmp_path / "run")
+    change_summary(run, gain=(low + high) / 2, gain_low=low, gain_high=high)
+    text = read_page(write_report(run)).text
+    assert ("the interval contains 0: no gain was shown" in text) is not shown
+    assert "+0.0" not in text
+
+
+def test_a_run_without_any_update_says_so(tmp_path: Path) -> None:
+    finished = make_run(tmp_path / "finished")
+    change_summary(finished, steps_without_update=STEPS - 1)
+    assert "never updated" not in read_page(write_report(finished)).text
+    change_summary(finished, steps_without_update=STEPS)
+    assert "The model was never updated: in all 60 training steps" in read_page(write_report(finished)).text
+
+    going = make_run(tmp_path / "going", steps=5, names=())
+    change_training_rows(going, lambda row: row.update({"groups/zero_variance": 4}))
+    assert "never updated so far: in all 5 training steps" in read_page(write_report(going)).text
+    change_training_rows(going, lambda row: row.update({"groups/zero_variance": 4 if row["step"] else 3}))
+    assert "never updated" not in read_page(write_report(going)).text
+
+    # Before the first step there is nothing to warn of.
+    assert "never updated" not in read_page(write_report(make_run(tmp_path / "new", steps=0, names=()))).text
+
+
+def test_time_of_a_run_without_summary_counts_what_the_log_tells(tmp_path: Path) -> None:
+    page = read_page(write_report(make_run(tmp_path / "run", steps=10, names=("before",))))
+    # 19 gaps of 1.5 s between warm-start rows, 40 s of evaluation, 10 steps of 5, 1 and 3 s.
+    assert "time3 min" in page.text  # a term and its description
+    plot = page.text.split("as far as the log tells")[1]
+    for phase, label in (
+        ("warm start", "28 s · 18%"),
+        ("rollout", "50 s · 32%"),
+        ("reference", "10 s · 6%"),
+        ("update", "30 s · 19%"),
+        ("evaluate", "40 s · 25%"),
+    ):
+        assert phase in plot
+        assert label in plot
+
+
+def test_a_run_without_summary_may_have_been_stopped(tmp_path: Path) -> None:
+    # Twenty warm-start rows, 1.5 s apart, from 22:13:20 on.
+    page = read_page(write_report(make_run(tmp_path / "run", steps=0, names=())))
+    assert "running or stopped without a word (last entry 2023-11-14 22:13 UTC)" in page.text
+
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    page = read_page(write_report(tmp_path / "run"))
+    assert "running or stopped without a word (no entry yet)" in page.text
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -444,3 +600,26 @@ def test_results_page_refuses_runs_that_do_not_belong_together(tmp_path: Path) -
     with pytest.raises(ValueError, match="same model"):
         write_results_page([finished, other], tmp_path / "page.md")
     assert not (tmp_path / "page.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/home/someone/models/base", "base"),
+        ("~/models/base/", "base"),
+        ("../models/base", "base"),
+        ("checkpoints/base", "base"),  # there is such a folder
+        ("some-org/base-1.5B", "some-org/base-1.5B"),
+    ],
+)
+def test_results_page_names_a_local_model_without_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, shown: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints" / "base").mkdir(parents=True)
+    run = make_run(tmp_path / "run")
+    write_config(run, Config(model=ModelConfig(path=path)))
+
+    write_results_page([run], tmp_path / "page.md")
+
+    assert (tmp_path / "page.md").read_text().startswith(f"# AgentGym/TextCraft-v0: {shown}, 1 seed\n")

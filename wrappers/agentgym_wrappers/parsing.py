@@ -212,10 +212,10 @@ class ActionParser(gymnasium.ActionWrapper[str, str, str], RecordConstructorArgs
         self.action_space = TextSpace(MAX_REPLY_CHARS)
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step with the action in a reply; `info["action"]` tells what the environment was given."""
+        """Step with the action in a reply, which `info["action"]` repeats; it is empty if the reply held none."""
         parsed = self.action(action)
         observation, reward, terminated, truncated, info = self.env.step(parsed)
-        info["action"] = str(parsed)
+        info["action"] = "" if isinstance(parsed, RefusedAction) else str(parsed)
         return observation, reward, terminated, truncated, info
 
     def action(self, action: str) -> str:

@@ -1,7 +1,8 @@
 """Task tables: which tasks a scenario has, and how users name them.
 
 A task has three names: its id (`textcraft_17`), its integer data index (17) and, in task files, an object
-with an `item_id`, as in AgentGym's files. Each scenario's page says whether its order is AgentGym's. `TaskTable.find` takes the first two, `load_task_list` all.
+with an `item_id`, as in AgentGym's files. Each scenario's page says whether its order is AgentGym's.
+`TaskTable.find` takes the first two, `load_task_list` all.
 """
 
 from __future__ import annotations

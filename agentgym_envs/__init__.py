@@ -11,16 +11,23 @@ from agentgym_envs.tasks import Task, TaskTable
 __all__ = ["Fault", "RefusedAction", "Task", "TaskTable", "TextEnv", "TextSpace"]
 
 # Scenario -> entry point, subsets with an id of their own, and a limit that ends any agent's episode.
+# Without Gymnasium's passive checker: after a failed first reset it raises TypeError at every step.
 _SCENARIOS = {
     "TextCraft": ("agentgym_envs.textcraft.env:TextCraftEnv", ("Depth1", "Depth2", "Depth3", "Depth4"), 100),
 }
 
 for _name, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
-    register(id=f"AgentGym/{_name}-v0", entry_point=_entry_point, max_episode_steps=_max_turns)
+    register(
+        id=f"AgentGym/{_name}-v0",
+        entry_point=_entry_point,
+        max_episode_steps=_max_turns,
+        disable_env_checker=True,
+    )
     for _subset in _subsets:
         register(
             id=f"AgentGym/{_name}-{_subset}-v0",
             entry_point=_entry_point,
             max_episode_steps=_max_turns,
+            disable_env_checker=True,
             kwargs={"subset": _subset},
         )

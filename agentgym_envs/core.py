@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 import random
+import reprlib
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,6 +122,10 @@ class RefusedAction(str):
         refused = super().__new__(cls, reply)
         refused.reason = reason
         return refused
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """What copies and pickles are made with."""
+        return str(self), self.reason
 
 
 class Start(NamedTuple):
@@ -314,12 +319,13 @@ class TextEnv(gymnasium.Env[str, str]):
             if "init" in choice:
                 if not isinstance(init, Mapping):
                     raise ValueError(f"{self.scenario}: options['init'] must be a mapping, not {init!r}.")
+                init = _plain_copy(self.scenario, init)
                 task = self._task_of_init(init)
             elif "task" in choice:
                 task = self.task_table().find(choice["task"])
             else:
                 task = self.tasks[int(_rng("task", key).random() * len(self.tasks))]
-            self._start({"task": task.id, "init": init and dict(init), "seed": key[0], "episode": key[1]})
+            self._start({"task": task.id, "init": init, "seed": key[0], "episode": key[1]})
         self._stream = (key[0], key[1] + 1)
         info = self._info()
         info["goal"] = self._goal
@@ -402,6 +408,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "scenario": self.scenario,
             "data": self.data_hash(),
             "reward": self.reward_mode,
+            "turn_limit": self.turn_limit,
             "stream": self._stream,
             "start": self._record,
             "prefix": self._prefix,
@@ -411,7 +418,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return json.dumps(record).encode()
 
     def restore(self, snapshot: bytes) -> tuple[str, Info]:
-        """Put the environment into a saved state, the sequence of its further episodes included.
+        """Put the environment into a saved state, its turn limit and further episodes included.
 
         Args:
             snapshot: What `snapshot()` of this scenario returned, here or in another process.
@@ -426,25 +433,24 @@ class TextEnv(gymnasium.Env[str, str]):
         self._running = False
         self._record = None
         record = self._checked_snapshot(snapshot)
+        self.turn_limit = record["turn_limit"]
         self._replay(record)
         self._stream = (record["stream"][0], record["stream"][1])
         return self._observation, self._info()
 
     def _checked_snapshot(self, snapshot: bytes) -> dict[str, Any]:
         try:
-            record: dict[str, Any] = json.loads(snapshot)
-            found = record["format"], record["scenario"], record["data"], record["reward"]
-        except (TypeError, ValueError, KeyError) as error:
+            record = _checked_replay_record(json.loads(snapshot))
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{self.scenario}: this is no snapshot ({type(error).__name__}: {error}); give the bytes "
                 "that snapshot() of this environment returned."
             ) from error
         expected = SNAPSHOT_FORMAT, self.scenario, self.data_hash(), self.reward_mode
-        names = "format", "scenario", "data hash", "reward"
-        for name, have, want in zip(names, found, expected, strict=True):
-            if have != want:
+        for name, want in zip(("format", "scenario", "data", "reward"), expected, strict=True):
+            if record[name] != want:
                 raise ValueError(
-                    f"{self.scenario}: the snapshot's {name} is {have!r}, but this environment's is "
+                    f"{self.scenario}: the snapshot's {name} is {record[name]!r}, but this environment's is "
                     f"{want!r}; restore it in one made with the same id, options and package versions."
                 )
         return record
@@ -515,18 +521,13 @@ class TextEnv(gymnasium.Env[str, str]):
     def _clean(self, action: str) -> str:
         """Make an agent's text safe to handle: no lone surrogates or control characters, no outer space."""
         if isinstance(action, RefusedAction):
-            return action
+            return RefusedAction(action, _printable(action.reason))
         if not isinstance(action, str):
             raise ValueError(f"{self.scenario}: an action is a string, not {action!r} of type {type(action).__name__}.")
         if len(action) > MAX_ACTION_CHARS:
             told = f"The action has {len(action)} characters; at most {MAX_ACTION_CHARS} are accepted."
             return RefusedAction("", told)
-        if not action.isprintable():
-            action = "".join(
-                char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") else "\ufffd"
-                for char in action
-            )
-        return str(action.strip())
+        return str(_printable(action).strip())
 
     def _info(self) -> Info:
         task, outcome = self._task, self._outcome
@@ -559,7 +560,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
 def _checked_options(scenario: str, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
     accepted = ("task", "init", "snapshot")
-    given = options or {}
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{scenario}: reset options are a mapping with one of {', '.join(accepted)}, not {given!r}.")
     for name in given:
         if name == "horizon":
             raise ValueError(
@@ -572,6 +575,76 @@ def _checked_options(scenario: str, options: Mapping[str, Any] | None) -> Mappin
     if len(given) > 1:
         raise ValueError(f"{scenario}: reset options {', '.join(given)} exclude each other; give one of them.")
     return given
+
+
+def _plain_copy(scenario: str, init: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy `options["init"]` in its JSON form: what a snapshot of the episode will hold."""
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps(dict(init), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{scenario}: options['init'] must hold JSON values only, so that snapshots can keep it ({error})."
+        ) from error
+    return copy
+
+
+def checked_record(what: str, record: object, **types: type | tuple[type, ...]) -> dict[str, Any]:
+    """Return a decoded JSON object if it has these keys with values of exactly these types.
+
+    Args:
+        what: What it should be, for the message.
+        record: What `json.loads` returned, or a part of it.
+        types: Key -> accepted type or types.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if not isinstance(record, dict):
+        raise ValueError(f"{what} is {reprlib.repr(record)}, not an object")
+    for name, accepted in types.items():
+        kinds = accepted if isinstance(accepted, tuple) else (accepted,)
+        if name not in record:
+            raise ValueError(f"{what} has no {name!r}")
+        if type(record[name]) not in kinds:
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{what} has {reprlib.repr(record[name])} as {name!r}, not of type {wanted}")
+    return record
+
+
+def _checked_replay_record(value: object) -> dict[str, Any]:
+    """Return what `TextEnv.snapshot` wrote, or raise a ValueError that says what is wrong with it."""
+    record = checked_record(
+        "the record",
+        value,
+        format=int,
+        scenario=str,
+        data=str,
+        reward=str,
+        turn_limit=(int, type(None)),
+        stream=list,
+        start=dict,
+        prefix=int,
+        actions=list,
+        observation=str,
+    )
+    checked_record("its start", record["start"], task=str, init=(dict, type(None)), seed=int, episode=int)
+    if [type(number) for number in record["stream"]] != [int, int]:
+        raise ValueError(f"its stream is {reprlib.repr(record['stream'])}, not a seed and a number")
+    for action in record["actions"]:
+        if not isinstance(action, str):
+            checked_record("an action that is no string", action, refused=str)
+    if not 0 <= record["prefix"] <= len(record["actions"]):
+        raise ValueError(f"its prefix is {record['prefix']}, but there are {len(record['actions'])} actions")
+    return record
+
+
+def _printable(text: str) -> str:
+    """Replace lone surrogates, and control characters other than line breaks and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") else "\ufffd" for char in text
+    )
 
 
 def _rng(purpose: str, key: Sequence[int]) -> random.Random:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 _REPLY = "REPLY-7f3a"
 _OBSERVATION = "OBSERVATION-c41d"
+_INSTRUCTION = "INSTRUCTION-9be2"
 
 
 class ChatTemplateError(ValueError):
@@ -44,6 +45,7 @@ class Chat:
                 "Use an instruct model, or name a Jinja template file with model.chat_template."
             )
         self.tokenizer = tokenizer
+        self._special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._before, self._after, ending = self._find_glue()
         ending_tokens = self._encode(ending)
         if not ending_tokens or ending_tokens[0] not in tokenizer.all_special_ids:
@@ -63,8 +65,10 @@ class Chat:
             instruction: What the agent may do; the system message.
             observation: The task statement; the first user message.
         """
-        text = self._render([("system", instruction), ("user", observation)], reply_follows=True)
-        return self._encode(text)
+        text = self._render([("system", _INSTRUCTION), ("user", _OBSERVATION)], reply_follows=True)
+        before, _, rest = text.partition(_INSTRUCTION)
+        between, _, after = rest.partition(_OBSERVATION)
+        return self._encode_around([before, between, after], [instruction, observation])
 
     def after_reply(self, observation: str, ended: bool) -> list[int]:
         """Return the tokens between a sampled reply and the next one; none of them is trained on.
@@ -73,7 +77,7 @@ class Chat:
             observation: The environment's answer.
             ended: Whether the reply's last sampled token is a stop token. If not, the turn is ended here.
         """
-        glue = self._encode(self._before + observation + self._after)
+        glue = self._encode_around([self._before, self._after], [observation])
         return glue if ended else [self.end_of_turn, *glue]
 
     def reply(self, text: str) -> list[int]:
@@ -102,10 +106,12 @@ class Chat:
             )
         glue = two[len(prompt) + len(reply) :]
         before, found, after = glue.partition(_OBSERVATION)
-        if not found:
+        opened = self._render([("system", _INSTRUCTION), ("user", _OBSERVATION)], reply_follows=True)
+        shown = opened.count(_INSTRUCTION) == opened.count(_OBSERVATION) == 1
+        if not found or not shown or opened.index(_INSTRUCTION) > opened.index(_OBSERVATION):
             raise ChatTemplateError(
-                f"the chat template of {self.tokenizer.name_or_path!r} does not show user messages as they are; "
-                "name another one with model.chat_template."
+                f"the chat template of {self.tokenizer.name_or_path!r} does not show the system message and then the "
+                "user's as they are; name another one with model.chat_template."
             )
         return before, after, before
 
@@ -123,6 +129,16 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_around(self, template: list[str], contents: list[str]) -> list[int]:
+        """Encode a template with contents in its gaps. In the contents special tokens are mere characters.
+
+        Environments quote what agents write, and nobody may end a turn by quoting.
+        """
+        for token in self._special:  # a zero-width space after its first character hides it from the tokenizer
+            contents = [text.replace(token, f"{token[0]}\u200b{token[1:]}") for text in contents]
+        pieces = [piece for pair in zip(template, [*contents, ""], strict=True) for piece in pair]
+        return self._encode("".join(pieces))
 
 
 def load_template(tokenizer: PreTrainedTokenizerBase, path: str) -> None:

@@ -16,6 +16,8 @@ def check_config(config: Config) -> None:
     Raises:
         ConfigError: At the first value that is not accepted.
     """
+    if not config.run_dir:
+        raise ConfigError("run_dir='' is not accepted; give the folder to write the run to.")
     positive = {
         "steps": config.steps,
         "rollout.tasks_per_step": config.rollout.tasks_per_step,

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from agentgym_train.config import Config, ConfigError, load_recipe, recipe_names, stored_config
-from agentgym_train.terminal import Terminal
+from agentgym_train.terminal import Terminal, say_error
 
 
 @dataclasses.dataclass
@@ -34,7 +32,7 @@ class _Demo:
     """Seed of the run."""
     eval_samples: int = 0
     """Episodes per held-out task; 0 means what the recipe says."""
-    run_dir: str = ""
+    run_dir: str | None = None
     """Folder of the run; by default the recipe's, with a number added if there is one already."""
 
 
@@ -55,7 +53,7 @@ def demo_command(arguments: list[str]) -> int:
     config.seed = options.seed
     if options.eval_samples:
         config.evaluate.samples = options.eval_samples
-    config.run_dir = options.run_dir or _unused(config.run_dir)
+    config.run_dir = _unused(config.run_dir) if options.run_dir is None else options.run_dir
     return _run(config, resume=False)
 
 
@@ -64,9 +62,9 @@ def train_command(arguments: list[str]) -> int:
     try:
         recipe, rest = _take_option(arguments, "--recipe")
         resume, rest = _take_option(rest, "--resume")
-        if resume:
+        if resume is not None:
             return _run(_resumed_config(resume, recipe, rest), resume=True)
-        default = load_recipe(recipe) if recipe else Config()
+        default = Config() if recipe is None else load_recipe(recipe)
     except ConfigError as error:
         return _fail(error)
     description = (
@@ -142,40 +140,46 @@ def _run(config: Config, resume: bool) -> int:
     except StopRequested as stop:
         return stop.exit_code
     except KeyboardInterrupt:
-        print("stopped at once; the last checkpoint stands", file=sys.stderr)
+        say_error("stopped at once; the last checkpoint stands")
         return 130
-    report = write_report(Path(config.run_dir))
-    _say_result(summary, terminal.say)
-    terminal.say(f"model:  {summary['checkpoint']}\nreport: {report}")
+    _say_result(summary, terminal)
+    try:
+        report = write_report(Path(config.run_dir))
+    except KeyboardInterrupt:
+        say_error(f"stopped; the run is finished. Write its report with: agentgym report {config.run_dir}")
+        return 130
+    terminal.say(f"report: {report}")
     return 0
 
 
-def _say_result(summary: dict[str, Any], say: Callable[[str], None]) -> None:
+def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     idle, steps = summary["steps_without_update"], summary["steps"]
     if idle == steps:
-        say(
-            f"[bold red]The model was never updated:[/] in all {steps} steps the rewards of each group were equal. "
-            "Give a longer warm start, easier tasks, or a model that can act."
+        terminal.say(
+            f"The model was never updated: in all {steps} steps the rewards of each group were equal. "
+            "Give a longer warm start, easier tasks, or a model that can act.",
+            style="bold red",
         )
     if "gain" in summary:
-        say(
+        terminal.say(
             f"held-out success {summary['before']:.3f} -> {summary['after']:.3f}: gain {summary['gain']:+.3f} "
             f"(95 % interval {summary['gain_low']:+.3f} to {summary['gain_high']:+.3f})"
         )
     elif "after" in summary:
-        say(f"held-out success after training: {summary['after']:.3f}")
+        terminal.say(f"held-out success after training: {summary['after']:.3f}")
+    terminal.say(f"model:  {summary['checkpoint']}")
 
 
-def _resumed_config(run_dir: str, recipe: str, rest: list[str]) -> Config:
+def _resumed_config(run_dir: str, recipe: str | None, rest: list[str]) -> Config:
     steps, others = _take_option(rest, "--steps")
-    if recipe or others:
+    if recipe is not None or others:
         raise ConfigError(
             f"--resume continues a run with its own configuration; {' '.join(others) or '--recipe'} cannot be given "
             "beside it (--steps can)."
         )
     config = stored_config(Path(run_dir))
     config.run_dir = run_dir
-    if steps:
+    if steps is not None:
         if not steps.isdecimal() or int(steps) < config.steps:
             raise ConfigError(f"--steps {steps} is not accepted; the run has {config.steps}, give that or more.")
         config.steps = int(steps)
@@ -192,21 +196,24 @@ def _unused(run_dir: str) -> str:
 
 
 def _fail(error: Exception) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    say_error(f"error: {error}")
     return 1
 
 
-def _take_option(arguments: list[str], name: str) -> tuple[str, list[str]]:
-    """Take `name VALUE` or `name=VALUE` out of the arguments."""
+def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
+    """Take `name VALUE` or `name=VALUE` out of the arguments; None if it is not among them."""
     rest = list(arguments)
     for index, argument in enumerate(rest):
-        if argument == name:
-            if index + 1 == len(rest) or rest[index + 1].startswith("--"):
-                raise ConfigError(f"{name} needs a value.")
-            return rest[index + 1], rest[:index] + rest[index + 2 :]
-        if argument.startswith(f"{name}="):
-            return argument.partition("=")[2], rest[:index] + rest[index + 1 :]
-    return "", rest
+        option, separator, value = argument.partition("=")
+        if option != name:
+            continue
+        after = index + 1
+        if not separator and after < len(rest) and not rest[after].startswith("--"):
+            value, after = rest[after], after + 1
+        if not value:
+            raise ConfigError(f"{name} needs a value.")
+        return value, rest[:index] + rest[after:]
+    return None, rest
 
 
 def _quiet_libraries() -> None:

@@ -20,11 +20,37 @@ class ConfigError(ValueError):
     """A configuration is not accepted; the message names the key, what was given and what is accepted."""
 
 
+_MOST_LEVELS = 32  # of a value inside another
+
+
+def _parse_yaml(text: str) -> Any:
+    """Read plain data, which an anchor may not make endless.
+
+    Raises:
+        ValueError: If it cannot be read; the message is one line.
+    """
+    try:
+        data = yaml.safe_load(text)
+        _check_levels(data, _MOST_LEVELS)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: such as a date that does not exist
+        raise ValueError(f"is not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ValueError(f"has more than {_MOST_LEVELS} levels, or an anchor that holds itself") from error
+    return data
+
+
+def _check_levels(value: Any, left: int) -> None:
+    if not left:
+        raise RecursionError
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_levels(entry, left - 1)
+
+
 def _from_yaml(args: list[str]) -> Any:
     try:
-        return yaml.safe_load(args[0])
-    except yaml.YAMLError as error:
-        raise ValueError(f"{args[0]!r} is not valid YAML") from error
+        return _parse_yaml(args[0])
+    except ValueError as error:
+        raise ValueError(f"{args[0]!r} {error}") from error
 
 
 # A value written as YAML on the command line, e.g. --horizon '{kind: linear, start: 4, ...}'.
@@ -211,20 +237,15 @@ def load_recipe(name: str) -> Config:
     Raises:
         ConfigError: If there is none, or its content is not accepted.
     """
-    path = RECIPES / f"{name}.yaml"
-    if not path.is_file():
-        path = Path(name)
-    if not path.is_file():
-        raise ConfigError(
-            f"--recipe {name!r} is neither a recipe of the package ({', '.join(recipe_names())}) nor a YAML file."
-        )
+    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a mapping of configuration keys, not {type(data).__name__}.")
-    return from_dict(data)
+        data = _read(path)
+    except OSError as error:
+        raise ConfigError(
+            f"--recipe {name!r} is neither a recipe of the package ({', '.join(recipe_names())}) nor a YAML file "
+            f"({error.strerror})."
+        ) from error
+    return from_dict({} if data is None else data)
 
 
 def stored_config(run_dir: Path) -> Config:
@@ -234,17 +255,24 @@ def stored_config(run_dir: Path) -> Config:
         ConfigError: If there is none, or it is not accepted.
     """
     try:
-        data = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        return from_dict(_read(run_dir / "config.yaml"))
+    except OSError as error:
         raise ConfigError(f"there is no run to resume in {run_dir}: config.yaml cannot be read ({error}).") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{run_dir / 'config.yaml'} must hold a mapping, not {type(data).__name__}.")
-    return from_dict(data)
 
 
 def recipe_names() -> list[str]:
     """Names of the package's recipes."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def _read(path: Path) -> Any:
+    """Read a YAML file."""
+    try:
+        return _parse_yaml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error}).") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} {error}.") from error
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:

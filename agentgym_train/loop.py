@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import gymnasium
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentgym_train.advantages import group_advantages
@@ -30,7 +30,8 @@ from agentgym_train.metrics import batch_metrics, evaluation_metrics
 from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
 from agentgym_train.packing import Row, pack
 from agentgym_train.rollout import RolloutRunner
-from agentgym_train.run_folder import RunFolder
+from agentgym_train.run_folder import RunFolder, load_optimiser
+from agentgym_train.self_check import check_packing
 from agentgym_train.statistics import paired_bootstrap
 from agentgym_train.stop import StopRequested, StopSignals
 from agentgym_train.task_pools import draw, episode_seed, task_pools
@@ -67,8 +68,10 @@ class Trainer:
             raise ConfigError(f"env.formats={list(config.env.formats)}: {error}") from error
         checkpoint = folder.checkpoint
         source = str(checkpoint or config.model.path)
-        self.tokenizer = load_tokenizer(source, config.model.chat_template)
+        # A checkpoint's tokenizer has the template already.
+        self.tokenizer = load_tokenizer(source, "" if checkpoint else config.model.chat_template)
         self.model = load_model(source, device)
+        check_packing(self.model, config.model.path)
         positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if positions is not None and config.rollout.max_context > positions:
             raise ConfigError(
@@ -77,8 +80,7 @@ class Trainer:
         self.chat = Chat(self.tokenizer, stop_tokens(self.model))
         self.optimiser = make_optimiser(self.model, config.optimiser)
         if checkpoint is not None:
-            saved = torch.load(checkpoint / "optimiser.pt", map_location=self.model.device, weights_only=True)
-            self.optimiser.load_state_dict(saved)
+            load_optimiser(self.optimiser, checkpoint, self.model.device)
         try:
             self.engine = HFEngine(_copy(self.model, config.rollout.precision), self.chat.stop_tokens)
         except ValueError as error:
@@ -206,7 +208,7 @@ class Trainer:
     def summary(self, status: str) -> dict[str, Any]:
         """Put the run's result together and write it to the folder."""
         config = self.config
-        results = self.folder.evaluations()
+        results = self.folder.progress.evaluations
         summary: dict[str, Any] = {
             "status": status,
             "env": config.env.id,
@@ -214,24 +216,20 @@ class Trainer:
             "model": config.model.path,
             "seed": config.seed,
             "steps": self.folder.progress.step if self.folder.progress.phase == "train" else 0,
-            "steps_without_update": self.folder.steps_without_update(),
+            "steps_without_update": self.folder.progress.steps_without_update,
             "horizon_eval": config.evaluate.horizon,
             "seconds": self.folder.progress.seconds,
         }
         if "before" in results and "after" in results:
             before, after = results["before"], results["after"]
+            summary |= {"before": before["success/mean"], "after": after["success/mean"]}
             first, last = before["success/by_task"], after["success/by_task"]
-            common = first.keys() & last.keys()  # a task whose every episode ended in an error is in one of them only
-            gain, low, high = paired_bootstrap(
-                {task: first[task] for task in common}, {task: last[task] for task in common}
-            )
-            summary |= {
-                "before": before["success/mean"],
-                "after": after["success/mean"],
-                "gain": gain,
-                "gain_low": low,
-                "gain_high": high,
-            }
+            # A task whose every episode ended in an error is in one of them only.
+            if common := first.keys() & last.keys():
+                gain, low, high = paired_bootstrap(
+                    {task: first[task] for task in common}, {task: last[task] for task in common}
+                )
+                summary |= {"gain": gain, "gain_low": low, "gain_high": high}
         summary["checkpoint"] = str(self.folder.checkpoint)
         self.folder.write_summary(summary)
         return summary
@@ -443,6 +441,8 @@ def _batches(count: int, size: int, epochs: int, seed: int) -> list[list[int]]:
 
 
 def _copy(model: PreTrainedModel, precision: str) -> PreTrainedModel:
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    own: nn.Module = copy.deepcopy(model)
-    return cast(PreTrainedModel, own.to(dtype).requires_grad_(False))
+    own = copy.deepcopy(model).requires_grad_(False)
+    if precision == "bfloat16":
+        for parameter in own.parameters():  # not the buffers: rounded rotary frequencies drift with distance
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return own

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -52,11 +52,23 @@ def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel
     where = _resolve(path)
     try:
         # Packed rows need an attention that takes boolean masks; "eager" would add them to the scores, unnoticed.
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, ValueError) as error:
+        loader: Any = AutoModelForCausalLM  # its annotations do not know output_loading_info
+        loaded, report = loader.from_pretrained(
+            where, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+        )
+    except Exception as error:  # damaged files end in errors of many kinds
         reason = _one_line(error)
         raise ModelError(f"model.path={path!r} cannot be loaded as a causal language model: {reason}") from error
-    return cast(PreTrainedModel, model.to(device))
+    absent = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if absent:
+        raise ModelError(
+            f"model.path={path!r}: the files lack {len(absent)} of the model's weights ({absent[0]} ...), which would "
+            "be trained from random numbers; give a folder whose config.json fits its weights."
+        )
+    for module in loaded.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # the policy that is trained must be the one that was sampled from
+    return cast(PreTrainedModel, loaded.to(device))
 
 
 def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBase:
@@ -73,7 +85,7 @@ def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBas
     where = _resolve(path)
     try:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(where))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged files end in errors of many kinds
         raise ModelError(f"model.path={path!r} holds no tokenizer that can be loaded: {_one_line(error)}") from error
     load_template(tokenizer, chat_template)
     return tokenizer

@@ -30,6 +30,16 @@ _DARK = {
 }
 
 
+# What is read of a row of each phase, and of an episode. One without it was not written by a run, and is left out.
+_KEYS = {
+    "warm_start": {"step", "time", "loss"},
+    "train": {"step", "time", "horizon", "groups/total", "groups/zero_variance", "tokens/sampled"},
+    "eval": {"step", "time", "name", "horizon", "temperature", "tasks", "samples", "success/mean"}
+    | {"score/mean", "turns/mean", "valid_action_share"},
+}
+_NUMBERS = ("step", "time")
+_EPISODE_KEYS = set("step phase name task goal subset horizon reward success end turns prompt".split())
+
 # What a run's time is counted under, in the order in which a run first comes to it.
 _PHASES = ("warm_start", "rollout", "reference", "update", "evaluate")
 
@@ -46,7 +56,7 @@ class Run:
         seed: Of the run.
         rows: Rows of metrics.jsonl, in the order in which they were written.
         summary: summary.json, or empty while the run goes on.
-        unreadable: Lines of metrics.jsonl that are no JSON object; a last line cut short is not counted,
+        unreadable: Lines of metrics.jsonl that are no row of a run; a last line cut short is not counted,
             since a run that is writing has one.
     """
 
@@ -98,22 +108,22 @@ def read_run(run_dir: Path) -> Run:
         config = (run_dir / "config.yaml").read_text(encoding="utf-8")
         settings = yaml.safe_load(config)
         env, model, seed = settings["env"]["id"], settings["model"]["path"], settings["seed"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{run_dir} is not a run folder: it holds no config.yaml with env.id, model.path and seed. "
             "Give the folder that `agentgym train` or `agentgym demo` wrote."
         ) from error
     lines = list(_json_lines(run_dir / "metrics.jsonl"))
-    summary = run_dir / "summary.json"
+    rows = [row for row in lines if row is not None and _is_row(row)]
     return Run(
         folder=run_dir,
         config=config,
         env=env,
         model=model,
         seed=seed,
-        rows=[row for row in lines if row is not None],
-        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
-        unreadable=lines.count(None),
+        rows=rows,
+        summary=_read_summary(run_dir / "summary.json"),
+        unreadable=len(lines) - len(rows),
     )
 
 
@@ -173,6 +183,22 @@ def format_points(value: float | None) -> str:
         return "\N{EN DASH}"
     points = f"{100 * value:+.1f}"
     return "0.0" if float(points) == 0 else points.replace("-", "\N{MINUS SIGN}")
+
+
+def _is_row(row: Row) -> bool:
+    """Whether a line of metrics.jsonl holds what is read of it."""
+    known = next((keys for phase, keys in _KEYS.items() if phase == row.get("phase")), None)
+    return known is not None and known <= row.keys() and all(isinstance(row[key], int | float) for key in _NUMBERS)
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    """The summary; empty if there is none or the file holds something else."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(summary, dict) and "status" in summary and isinstance(summary.get("seconds"), dict)
+    return summary if whole else {}
 
 
 def _json_lines(path: Path) -> Iterator[Row | None]:
@@ -324,7 +350,7 @@ def _choose_examples(path: Path) -> list[Example]:
     # Only the last step of each kind is kept, since a run can hold far more episodes than memory.
     latest: dict[str, list[Row]] = {}
     for row in _json_lines(path):
-        if row is None or row["end"] == "error":
+        if row is None or not row.keys() >= _EPISODE_KEYS or row["end"] == "error":
             continue
         kind = row["name"] if row["phase"] == "eval" else "train"
         if kind not in latest or latest[kind][0]["step"] != row["step"]:

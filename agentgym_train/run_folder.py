@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +36,8 @@ class Progress:
         phase: `"warm_start"` or `"train"`.
         step: Completed steps of that phase.
         evaluated: Names of the evaluations that were done.
+        evaluations: The newest row of each kind of evaluation.
+        steps_without_update: Training steps in which no group had variance, so that nothing was learned.
         seconds: Seconds spent by phase.
         log_sizes: Bytes of the logs that belong to the state.
     """
@@ -42,6 +45,8 @@ class Progress:
     phase: str = "warm_start"
     step: int = 0
     evaluated: list[str] = field(default_factory=list)
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steps_without_update: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     log_sizes: dict[str, int] = field(default_factory=dict)
 
@@ -58,33 +63,43 @@ class RunFolder:
             resume: Continue the run that the folder holds.
 
         Raises:
-            ConfigError: If the folder holds a run and `resume` is not set, or holds none and it is, or
-                another process is using it.
+            ConfigError: If the folder holds a run and `resume` is not set, or holds none or a damaged one and it
+                is, or another process is using it, or it cannot be written to.
         """
         self.path = path
-        stored = path / "config.yaml"
-        if resume and not stored.is_file():
-            raise ConfigError(f"there is no run to resume in {path} (no config.yaml).")
-        if not resume and stored.is_file():
+        try:
+            if resume and not self._config.is_file():
+                raise ConfigError(f"there is no run to resume in {path} (no config.yaml).")
+            path.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as opened:  # closed again if the folder cannot be used
+                _lock(opened.enter_context(open(path / "lock", "w", encoding="utf-8")), path)
+                if not resume:
+                    self._refuse_another_run()
+                self.progress = self._load_progress()
+                self._cut_logs()
+                self._logs: dict[str, IO[str]] = {
+                    name: opened.enter_context(open(path / name, "a", encoding="utf-8")) for name in _LOGS
+                }
+                # Steps of a resumed run replace those that were logged after the checkpoint.
+                purge_step = self.progress.step if resume else None
+                self._board = SummaryWriter(str(path / "tensorboard"), purge_step=purge_step)
+                opened.callback(self._board.close)
+                (path / "summary.json").unlink(missing_ok=True)  # it would tell of the run as it was before
+                # Last, since with it the folder holds a run.
+                _write_atomically(self._config, yaml.safe_dump(config.to_dict(), sort_keys=False))
+                self._opened = opened.pop_all()
+        except OSError as error:
             raise ConfigError(
-                f"{path} already holds a run. Continue it with: agentgym train --resume {path}; "
-                "or give another --run-dir; or remove the folder."
-            )
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(path)
-        _write_atomically(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
-        (path / "summary.json").unlink(missing_ok=True)  # it would tell of the run as it was before
-        self.progress = self._load_progress()
-        for name in _LOGS:
-            with open(path / name, "ab") as log:
-                log.truncate(self.progress.log_sizes.get(name, 0))
-        self._logs: dict[str, IO[str]] = {name: open(path / name, "a", encoding="utf-8") for name in _LOGS}
-        # Steps of a resumed run replace those that were logged after the checkpoint.
-        self._board = SummaryWriter(str(path / "tensorboard"), purge_step=self.progress.step if resume else None)
+                f"run_dir={str(path)!r} cannot be used: {error}. Give a folder that can be written to."
+            ) from error
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl; its numbers also go to TensorBoard, under the row's phase."""
         self._write("metrics.jsonl", row)
+        if row["phase"] == "eval":
+            self.progress.evaluations[row["name"]] = row
+        elif row["phase"] == "train":
+            self.progress.steps_without_update += row["groups/zero_variance"] == row["groups/total"]
         for name, value in row.items():
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
                 self._board.add_scalar(f"{row['phase']}/{name}", value, row["step"])
@@ -100,6 +115,7 @@ class RunFolder:
         """Write a checkpoint of the current progress and remove the earlier ones."""
         for name, log in self._logs.items():
             log.flush()
+            os.fsync(log.fileno())
             self.progress.log_sizes[name] = (self.path / name).stat().st_size
         target = self.path / "checkpoints" / _CHECKPOINT.format(step=self.progress.step, phase=self.progress.phase)
         partial = target.with_name("partial")
@@ -109,11 +125,13 @@ class RunFolder:
         tokenizer.save_pretrained(partial)
         torch.save(optimiser.state_dict(), partial / "optimiser.pt")
         (partial / "progress.json").write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
+        _sync_folder(partial)
         if target.exists():  # of the same step: it stays, under a name that is found, until the new one is in place
             replaced = target.with_name(f"{target.name}-replaced")
             shutil.rmtree(replaced, ignore_errors=True)
             target.rename(replaced)
         partial.rename(target)
+        _sync(target.parent)
         for other in target.parent.iterdir():
             if other != target:
                 shutil.rmtree(other, ignore_errors=True)
@@ -124,6 +142,7 @@ class RunFolder:
         partial = self.path / "reference.partial"
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        _sync_folder(partial)
         shutil.rmtree(self.reference, ignore_errors=True)
         partial.rename(self.reference)
 
@@ -135,8 +154,7 @@ class RunFolder:
     @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint."""
-        found = [path for path in (self.path / "checkpoints").glob("step-*") if (path / "progress.json").is_file()]
-        return max(found, key=lambda path: (path / "progress.json").stat().st_mtime_ns, default=None)
+        return max((self.path / "checkpoints").glob("step-*"), key=_time_written, default=None)
 
     def save_failed_batch(self, content: dict[str, Any]) -> Path:
         """Write what a step was computing when it failed, for inspection."""
@@ -144,36 +162,58 @@ class RunFolder:
         _write_atomically(path, json.dumps(content))
         return path
 
-    def evaluations(self) -> dict[str, dict[str, Any]]:
-        """The newest evaluation of each name."""
-        rows = map(json.loads, (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-        return {row["name"]: row for row in rows if row["phase"] == "eval"}
-
-    def steps_without_update(self) -> int:
-        """Number of training steps in which no group had variance, so that nothing was learned."""
-        rows = map(json.loads, (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-        return sum(row["phase"] == "train" and row["groups/zero_variance"] == row["groups/total"] for row in rows)
-
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json."""
         _write_atomically(self.path / "summary.json", json.dumps(summary, indent=2))
 
     def abandon(self) -> None:
         """Forget a run that could not begin, so that the corrected command may use the folder."""
-        (self.path / "config.yaml").unlink()
+        self._config.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the logs."""
-        for log in self._logs.values():
-            log.close()
-        self._board.close()
-        self._lock.close()
+        """Close the logs and let other processes use the folder."""
+        self._opened.close()
+
+    @property
+    def _config(self) -> Path:
+        return self.path / "config.yaml"
+
+    def _refuse_another_run(self) -> None:
+        if self._config.is_file():
+            raise ConfigError(
+                f"{self.path} already holds a run. Continue it with: agentgym train --resume {self.path}; "
+                "or give another --run-dir; or remove the folder."
+            )
+        logs = [name for name in _LOGS if (self.path / name).is_file() and (self.path / name).stat().st_size]
+        parts = [name for name in ("checkpoints", "reference") if (self.path / name).exists()]
+        if logs or parts:
+            raise ConfigError(
+                f"{self.path} holds {', '.join(parts + logs)} of another run, but no config.yaml. "
+                "Give another --run-dir, or remove the folder."
+            )
 
     def _load_progress(self) -> Progress:
         checkpoint = self.checkpoint
         if checkpoint is None:
             return Progress()
-        return Progress(**json.loads((checkpoint / "progress.json").read_text(encoding="utf-8")))
+        file = checkpoint / "progress.json"
+        try:
+            return Progress(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise _damaged(file, error) from error
+
+    def _cut_logs(self) -> None:
+        """Cut the logs back to what belongs to the checkpoint."""
+        for name in _LOGS:
+            file, kept = self.path / name, self.progress.log_sizes.get(name, 0)
+            size = file.stat().st_size if file.exists() else 0
+            if size < kept:
+                raise ConfigError(
+                    f"{file} has {size} bytes, but {kept} when {self.checkpoint} was written: it was shortened since. "
+                    "Put it back, or start again in another --run-dir."
+                )
+            if size > kept:
+                os.truncate(file, kept)
 
     def _write(self, name: str, row: dict[str, Any]) -> None:
         log = self._logs[name]
@@ -181,18 +221,58 @@ class RunFolder:
         log.flush()
 
 
-def _locked(path: Path) -> IO[str]:
-    """Open the folder's lock file, which the system unlocks when the process ends, however it does."""
-    lock = open(path / "lock", "w", encoding="utf-8")
+def load_optimiser(optimiser: torch.optim.Optimizer, checkpoint: Path, device: torch.device) -> None:
+    """Put the state of a checkpoint into an optimiser.
+
+    Raises:
+        ConfigError: If the file is missing, damaged or of another model.
+    """
+    file = checkpoint / "optimiser.pt"
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
+        optimiser.load_state_dict(torch.load(file, map_location=device, weights_only=True))
+    except Exception as error:  # a damaged archive can raise nearly anything
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ConfigError(
+        f"{file} cannot be read, so the run cannot be continued ({reason}). "
+        "Put the checkpoint back from a copy, or start again in another --run-dir."
+    )
+
+
+def _time_written(checkpoint: Path) -> int:
+    """When a checkpoint was completed; 0 for one that lacks its progress."""
+    progress = checkpoint / "progress.json"
+    return progress.stat().st_mtime_ns if progress.is_file() else 0
+
+
+def _lock(file: IO[str], path: Path) -> None:
+    """Lock a folder by a file in it, which the system unlocks when the process ends, however it does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
         raise ConfigError(f"another process is training in {path}; wait for it, or give another --run-dir.") from error
-    return lock
 
 
 def _write_atomically(path: Path, text: str) -> None:
     partial = path.with_suffix(path.suffix + ".partial")
     partial.write_text(text, encoding="utf-8")
+    _sync(partial)
     os.replace(partial, path)
+
+
+def _sync_folder(path: Path) -> None:
+    """Wait until a folder is on the disk; else a power cut could leave a new name without its content."""
+    for entry in (*path.rglob("*"), path):
+        _sync(entry)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
+from contextlib import suppress
 from types import FrameType, TracebackType
 
 
@@ -47,4 +48,8 @@ class StopSignals:
             raise KeyboardInterrupt
         self._received = number
         name = signal.Signals(number).name
-        print(f"\n{name}: finishing the current piece of work, then writing a checkpoint ...", file=sys.stderr)
+        text = f"\n{name}: finishing the current piece of work, then writing a checkpoint ...\n"
+        # What this raised would be raised in the middle of training, and standard error may be a pipe without a
+        # reader: in `agentgym train ... 2>&1 | tee log`, Ctrl-C ends `tee` too.
+        with suppress(OSError):
+            os.write(2, text.encode())

@@ -45,7 +45,7 @@ def task_pools(config: Config) -> TaskPools:
                 f"env.options.{name} is not accepted: a run divides the tasks into training and test itself. Choose "
                 "them with env.subsets."
             )
-    subsets = config.env.subsets or (own_subset,)
+    subsets = dict.fromkeys(config.env.subsets or (own_subset,))
     try:
         train = _hash_order([task for subset in subsets for task in table.select(subset, "train")])
         test = _hash_order([task for subset in subsets for task in table.select(subset, "test")])

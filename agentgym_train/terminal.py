@@ -1,10 +1,12 @@
-"""What a run shows in the terminal."""
+"""What a run shows in the terminal. Output never ends a run: where it cannot be written, it is left out."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -31,23 +33,58 @@ _COLUMNS = (
 )
 
 
-class Terminal:
-    """Progress bars for long work and one line for each step."""
+class _Output:
+    """A stream that is silent for good once it cannot be written to: its reader is gone, or its disk is full."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """Write to a console (standard output by default)."""
-        self.console = console or Console(highlight=False)
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._silence()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._silence()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _silence(self) -> None:
+        # What the stream still holds goes there too; Python would fail to write it at exit.
+        with suppress(OSError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+
+
+def say_error(text: str) -> None:
+    """Print a line to standard error."""
+    print(text, file=cast(IO[str], _Output(sys.stderr)), flush=True)
+
+
+class Terminal:
+    """Progress bars for long work and one line for each step, on standard output."""
+
+    def __init__(self) -> None:
+        """Nothing is shown yet."""
+        # Texts hold paths and errors, in which brackets and colons are no markup.
+        output = cast(IO[str], _Output(sys.stdout))
+        self.console = Console(file=output, highlight=False, markup=False, emoji=False)
         self._lines = 0
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.console.print(text, soft_wrap=True)
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a line, perhaps in a style of rich's such as `bold red`."""
+        self.console.print(text, style=style, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Callable[[], None]]:
         """Show a progress bar; call what is given to advance it by one."""
         columns = (
-            TextColumn(title),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -63,7 +100,7 @@ class Terminal:
         """Print the line of a training step."""
         if self._lines % 20 == 0:
             headings = "".join(f"{name:>13}" for name, _, _ in _COLUMNS)
-            self.console.print(f"[bold]{'step':>9}{headings}", soft_wrap=True)
+            self.say(f"{'step':>9}{headings}", style="bold")
         self._lines += 1
         cells = "".join(f"{form.format(row[key]) if key in row else '-':>13}" for _, key, form in _COLUMNS)
-        self.console.print(f"{row['step'] + 1:>4}/{steps:<4}{cells}", soft_wrap=True)
+        self.say(f"{row['step'] + 1:>4}/{steps:<4}{cells}")

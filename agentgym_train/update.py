@@ -79,7 +79,7 @@ def update_policy(
     Raises:
         NumericsError: If anything is not finite.
     """
-    model.train()
+    model.eval()  # no dropout: the engine, which sampled the batch, had none
     by_trajectory = torch.tensor(advantages, device=model.device)
     sampled = torch.tensor(lengths)
     old: list[Tensor] = []
@@ -142,7 +142,7 @@ def update_supervised(
     Raises:
         NumericsError: If anything is not finite.
     """
-    model.train()
+    model.eval()  # no dropout: the engine, which sampled the batch, had none
     tokens = sum(len(row.targets) for row in rows)
     optimiser.zero_grad(set_to_none=True)
     total = 0.0

@@ -4,6 +4,7 @@ The whole set runs on each scenario's base id, a light one on the ids of its sub
 know about a scenario beyond its ids stands in `NEEDS`.
 """
 
+import copy
 import functools
 import gc
 import json
@@ -233,7 +234,10 @@ def test_a_wrong_reset_option_is_refused_and_the_environment_then_needs_a_reset(
         ({"init": 3}, "must be a mapping, not 3"),
         ({"init": None}, "must be a mapping, not None"),
         ({"init": needs(id).bad_init or {"x": 1}}, r"options\['init'\]"),
+        ({"init": {"goal": {1, 2}}}, "JSON values only"),
         ({"horizon": 3}, "HorizonCurriculum"),
+        (cast(Any, 5), "options are a mapping .* not 5"),
+        (cast(Any, []), "options are a mapping"),
     ]
     good = env.reset(seed=0)
     for options, message in wrong:
@@ -242,6 +246,17 @@ def test_a_wrong_reset_option_is_refused_and_the_environment_then_needs_a_reset(
         with pytest.raises(ResetNeeded):
             env.step("")
         assert env.reset(seed=0) == good
+
+
+@pytest.mark.parametrize("id", ALL_IDS)
+def test_a_first_reset_that_failed_leaves_nothing_behind(id: str, make: Any) -> None:
+    env, other = make(id), make(id)
+    with pytest.raises(ValueError, match="no task 'nope_1'"):
+        env.reset(options={"task": "nope_1"})
+    with pytest.raises(ResetNeeded):
+        env.step("")
+    assert env.reset(seed=0) == other.reset(seed=0)
+    assert rest_of_episode(env, mixed, 3) == rest_of_episode(other, mixed, 3)
 
 
 @base
@@ -323,6 +338,21 @@ def test_init_starts_a_programmed_episode(id: str, make: Any) -> None:
     assert start[1]["source"] == "custom"
     assert env.reset(seed=1, options={"init": init}) == start
     assert rest_of_episode(env, oracle)[-1][4]["success"]
+
+
+@base
+def test_an_episode_keeps_its_init_whatever_becomes_of_the_callers(id: str, make: Any) -> None:
+    env = make(id)
+    init = needs(id).init
+    if init is None:
+        return
+    given = copy.deepcopy(dict(init))
+    start = env.reset(seed=1, options={"init": given})
+    for value in given.values():
+        if isinstance(value, dict | list):
+            value.clear()
+    given.clear()
+    assert restore(make(id), snapshot(env))[0] == start[0]
 
 
 # ---- determinism ----------------------------------------------------------------------------------------
@@ -444,6 +474,7 @@ def test_odd_actions_are_answered_and_change_nothing(id: str, make: Any) -> None
         assert env.observation_space.contains(observation)
         assert oracle(env, 0) == action
     assert observation == "Write one action."
+    assert env.step(RefusedAction("", "Not \ud800 this."))[0] == "Not \ufffd this."
     twin = fork(env)
     assert env.step(np.str_(f" {action}\n")) == twin.step(action)
     assert env.unwrapped.snapshot()

@@ -75,6 +75,17 @@ def test_a_stage_holds_from_its_first_step_on() -> None:
     ]
 
 
+def test_a_stage_begins_at_the_step_that_its_fraction_was_written_for() -> None:
+    """As floats, 0.07 * 100 is above 7 and 5 / 6 above five sixths."""
+    for total in (6, 7, 100, 300, 1_000):
+        for first in range(1, total):
+            for fraction in (first / total, round(1 - (total - first) / total, 15)):
+                schedule = StagedHorizon(((0, 1), (fraction, 2)), total)
+                assert [schedule.horizon_at(step) for step in (first - 1, first)] == [1, 2], (first, total)
+    assert StagedHorizon(((0, 1), (0.071, 2)), 100).horizon_at(7) == 1
+    assert StagedHorizon(((0, 1), (1e-9, 2)), 100).horizon_at(0) == 1
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 def test_schedules_never_fall_and_survive_json(schedule: Schedule) -> None:
     horizons = [schedule.horizon_at(step) for step in range(200)]
@@ -120,6 +131,7 @@ def test_a_number_alone_is_a_fixed_schedule() -> None:
         ({"kind": "staged", "stages": [[0, 5], [0, 6]], "total_steps": 9}, "fractions must rise"),
         ({"kind": "staged", "stages": [[0, 5], [1, 6]], "total_steps": 9}, "stay below 1"),
         ({"kind": "staged", "stages": [[0, 5], [float("nan"), 6]], "total_steps": 9}, "stay below 1"),
+        ({"kind": "staged", "stages": [[0, 5], [float("nan"), 6], [0.5, 7]], "total_steps": 9}, "fractions must rise"),
         ({"kind": "staged", "stages": [5, 6], "total_steps": 9}, "stages must be pairs"),
         ({"kind": "staged", "stages": 5, "total_steps": 9}, "stages must be pairs"),
         ({"kind": "staged", "stages": [[0, 5]], "total_steps": 0}, "total_steps must be .* not 0"),
@@ -195,6 +207,13 @@ def test_termination_at_the_limit_of_a_time_limit_is_no_truncation() -> None:
     *_, terminated, truncated, info = env.step("add 8" if env.unwrapped.value == 2 else "add 9")  # type: ignore[attr-defined]
     assert (terminated, truncated, info["end"]) == (True, False, "success")
     env.close()
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    env = HorizonCurriculum(CounterEnv(), 2)
+    for options in (5, "horizon", [], [("horizon", 3)]):
+        with pytest.raises(ValueError, match="reset options are a mapping"):
+            env.reset(options=options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 1.0, "3", None, True])

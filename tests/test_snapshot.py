@@ -187,6 +187,23 @@ def test_a_time_limit_counts_on_and_stays_off_under_the_curriculum(closing: Any)
     assert [twin.step("add 0")[3] for _ in range(3)] == [False, False, True]
 
 
+def test_a_turn_limit_that_was_told_goes_along(closing: Any) -> None:
+    env = closing(gymnasium.make(COUNTER_ID, reward="outcome", max_episode_steps=3))
+    env.unwrapped.turn_limit = 3
+    env.reset(seed=3, options=TARGET_10)
+    env.step("add 1")
+    ahead = future(closing(fork(env)))
+    assert future(env) == ahead
+    assert ahead[1][1] > 0
+
+
+def test_an_episode_that_starts_from_a_snapshot_has_the_limit_of_its_own_environment(closing: Any) -> None:
+    saved = closing(played(outcome, ["add 1"])).unwrapped.snapshot()
+    env = closing(HorizonCurriculum(gymnasium.make(COUNTER_ID, reward="outcome"), 2))
+    env.reset(options={"snapshot": saved})
+    assert [float(env.step("add 0")[1]) > 0 for _ in range(2)] == [False, True]
+
+
 def test_an_episode_that_started_from_a_snapshot_forks_with_its_own_turn_count(closing: Any) -> None:
     env = closing(played(trained, ["add 1", "add 1"]))
     start = env.unwrapped.snapshot()
@@ -312,6 +329,115 @@ def test_bytes_that_are_no_snapshot_of_this_environment_are_refused(closing: Any
         with pytest.raises(ValueError, match=message):
             restore(env, data)
     assert future(env) == ahead
+
+
+def changed(record: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of a record with another value at a path; `DROPPED` drops the key."""
+    record = json.loads(json.dumps(record))
+    *way, last = path
+    part = record
+    for key in way:
+        part = part[key]
+    if value is DROPPED:
+        del part[last]
+    else:
+        part[last] = value
+    return record
+
+
+DROPPED = object()
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        *[((key,), DROPPED, f"has no '{key}'") for key in ("format", "turn_limit", "stream", "start", "prefix")],
+        (("format",), "1", "of type int"),
+        (("turn_limit",), 2.0, "of type int or NoneType"),
+        (("stream",), "ab", "of type list"),
+        (("stream",), ["a", "b"], "not a seed and a number"),
+        (("stream",), [1, 2, 3], "not a seed and a number"),
+        (("start",), [], "of type dict"),
+        (("start", "task"), DROPPED, "has no 'task'"),
+        (("start", "task"), "nope_1", "no task 'nope_1'"),
+        (("start", "init"), 5, "of type dict or NoneType"),
+        (("start", "episode"), None, "of type int"),
+        (("prefix",), "a", "of type int"),
+        (("prefix",), True, "of type int"),
+        (("prefix",), 5, "its prefix is 5, but there are 1 actions"),
+        (("prefix",), -1, "its prefix is -1"),
+        (("actions",), "add 1", "of type list"),
+        (("actions",), [5], "is 5, not an object"),
+        (("actions",), [{"refused": 5}], "of type str"),
+        (("actions",), [{}], "has no 'refused'"),
+        (("observation",), None, "of type str"),
+    ],
+)
+def test_a_malformed_record_is_refused(path: tuple[Any, ...], value: Any, message: str, closing: Any) -> None:
+    env = closing(played(bare, ["add 1"]))
+    bad = json.dumps(changed(json.loads(env.unwrapped.snapshot()), path, value)).encode()
+    for use in (env.unwrapped.restore, lambda data: env.reset(options={"snapshot": data})):
+        with pytest.raises(ValueError, match=message):
+            use(bad)
+        with pytest.raises(ResetNeeded):
+            env.unwrapped.step("add 1")
+        env.reset(seed=0)
+
+
+def test_what_is_nested_too_deeply_is_refused(closing: Any) -> None:
+    env = closing(played(trained, ["add 1"]))
+    for use in (lambda data: restore(env, data), env.unwrapped.restore):
+        with pytest.raises(ValueError, match=r"this is no snapshot \(RecursionError"):
+            use(NESTED.encode())
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    with pytest.raises(ValueError, match="JSON values only"):
+        env.reset(options={"init": deep})
+    while deep:
+        deep = deep["x"]  # freed from outside, as deep as it is
+
+
+STATISTICS, CURRICULUM = 1, 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("env",), {}, "of type str"),
+        (("env",), "\ud800", "this is no snapshot"),
+        (("wrappers",), {}, "of type list"),
+        (("wrappers", 0), "a", "is 'a', not an object"),
+        (("wrappers", 0, "class"), 5, "of type str"),
+        (("wrappers", 0, "state"), None, "of type dict"),
+        (("wrappers", CURRICULUM, "state", "turn"), DROPPED, "HorizonCurriculum cannot .* has no 'turn'"),
+        (("wrappers", CURRICULUM, "state", "horizon"), "4", "HorizonCurriculum cannot .* of type int"),
+        (("wrappers", CURRICULUM, "state", "global_step"), -1, "at least 0, not -1"),
+        (("wrappers", STATISTICS, "state", "times"), 5, "RecordEpisodeStatistics cannot .* of type list"),
+        (("wrappers", STATISTICS, "state", "lengths"), ["a"], "RecordEpisodeStatistics cannot"),
+        (("wrappers", STATISTICS, "state", "count"), "0", "RecordEpisodeStatistics cannot .* of type int"),
+        (("wrappers", 3, "state", "_elapsed_steps"), "1", "TimeLimit cannot .* of type int or NoneType"),
+        (("wrappers", 4, "state", "_has_reset"), DROPPED, "OrderEnforcing cannot .* has no '_has_reset'"),
+    ],
+)
+def test_a_malformed_snapshot_is_refused(path: tuple[Any, ...], value: Any, message: str, closing: Any) -> None:
+    env = closing(played(trained, ["add 1"]))
+    good = json.loads(snapshot(env))
+    with pytest.raises(ValueError, match=message):
+        restore(env, json.dumps(changed(good, path, value)).encode())
+    if "state" in path[:-1]:
+        with pytest.raises(ResetNeeded):
+            env.step("add 1")
+    restore(env, json.dumps(good).encode())
+    env.step("add 1")
+
+
+def test_a_users_wrapper_that_cannot_take_its_state_is_named(closing: Any) -> None:
+    env = closing(played(lambda: Saving(limited()), ["add 1"]))
+    bad = changed(json.loads(snapshot(env)), ("wrappers", 0, "state"), {})
+    with pytest.raises(ValueError, match=r"Saving cannot .*KeyError: 'last'"):
+        restore(env, json.dumps(bad).encode())
 
 
 def test_a_failed_restore_needs_a_reset(closing: Any) -> None:

@@ -451,6 +451,10 @@ def test_goal_in_the_inventory_has_still_to_be_crafted(env: TextCraftEnv) -> Non
             "one is 'craft 1 chest using 8 planks'",
         ),
         ({"goal": "chest", "recipes": [None]}, "None is no recipe"),
+        (
+            {"goal": "chest", "recipes": ["craft 1 chest using 8 planks"] * 2},
+            "recipes has 'craft 1 chest using 8 planks' twice",
+        ),
         ({"goal": "chest", "inventory": ["oak logs"]}, "maps items to counts"),
         ({"goal": "chest", "inventory": {"planks": 2}}, "'planks' is no item"),
         ({"goal": "chest", "inventory": {"oak logs": 0}}, "a whole number from 1 to 1,000,000"),
@@ -463,6 +467,15 @@ def test_init_is_checked(env: TextCraftEnv, init: dict[str, Any], told: str) -> 
         env.reset(seed=0, options={"init": init})
     with pytest.raises(ResetNeeded):
         env.step("inventory")
+
+
+def test_the_largest_init_there_is_has_a_whole_prompt_and_a_plan(env: TextCraftEnv) -> None:
+    book = recipe_book()
+    prompt = start(env, "chest", recipes=list(book.by_text), inventory=dict.fromkeys(book.items, 1_000_000))
+    assert prompt.endswith("Goal: craft chest.")
+    assert env.oracle_action()
+    start(env, "lectern", recipes=list(book.by_text))
+    assert env.oracle_action()
 
 
 # ---- docs ----------------------------------------------------------------------------------------------

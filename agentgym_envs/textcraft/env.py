@@ -31,7 +31,7 @@ class TextCraftEnv(TextEnv):
 
     Starting elsewhere: `options={"init": {"goal": "chest", "recipes": ["craft 1 chest using 8 planks"],
     "inventory": {"oak planks": 3}}}`. All but the goal may be left out. `recipes` are the lines that the
-    prompt shows; what can be crafted is always the whole recipe book.
+    prompt shows, each once; what can be crafted is always the whole recipe book.
     """
 
     scenario: ClassVar[str] = "TextCraft"
@@ -197,6 +197,8 @@ def _checked_init(init: Mapping[str, Any], book: RecipeBook) -> _Init:
             if not isinstance(line, str) or line not in book.by_text:
                 example = book.by_item[grammar.named(goal)][0].text
                 raise ValueError(f"{where}: {line!r} is no recipe of the recipe book; one is {example!r}.")
+            if book.by_text[line] in shown:
+                raise ValueError(f"{where}: recipes has {line!r} twice; give each line once.")
             shown.append(book.by_text[line])
     carried = init.get("inventory", {})
     if not isinstance(carried, Mapping):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentgym_train.engines.base import Completion, EngineError, Request
+from agentgym_train.engines.decode_attention import DECODE_ATTENTION
 from agentgym_train.engines.ragged_cache import RaggedCache
 
 _MAX_ROWS = 16  # contexts of different length that are fed in one pass
@@ -57,6 +58,8 @@ class HFEngine:
             ValueError: If the model has layers other than full attention.
         """
         self.model = model.eval()
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(DECODE_ATTENTION)
         self._stop = stop_tokens
         self._contexts: _Contexts | None = None
         RaggedCache(model.config, size=1)  # refuses at start what it cannot hold
@@ -81,7 +84,7 @@ class HFEngine:
             if not active:
                 break
             # A reply's last token is not fed here: it comes with the next turn's observation.
-            logits = self._forward(active, [[sampled[row][-1]] for row in active])
+            logits = self._decode(active, [sampled[row][-1] for row in active])
         return [
             Completion(own, own_logprobs, "stop" if stop else "length")
             for own, own_logprobs, stop in zip(sampled, logprobs, stopped, strict=True)
@@ -150,8 +153,25 @@ class HFEngine:
         order = torch.tensor(by_length, device=self.model.device)
         return torch.cat(logits)[order.argsort()]
 
-    def _forward(self, rows: list[int], new: list[list[int]]) -> Tensor:
-        """Append tokens to some rows in one pass; returns the logits at their ends, [len(rows), vocabulary]."""
+    def _decode(self, rows: list[int], tokens: list[int]) -> Tensor:
+        """Append one token to some rows; returns the logits after it, [len(rows), vocabulary].
+
+        A pass over some rows copies their keys and values; a pass over all of them does not. So while most
+        replies go on, the others get a token that is not recorded, and which the next one overwrites.
+        """
+        assert self._contexts is not None
+        total = len(self._contexts.tokens)
+        if 2 * len(rows) <= total:
+            return self._forward(rows, [[token] for token in tokens])
+        given = dict(zip(rows, tokens, strict=True))
+        logits = self._forward(list(range(total)), [[given.get(row, 0)] for row in range(total)], record=rows)
+        return logits[torch.tensor(rows, device=logits.device)]
+
+    def _forward(self, rows: list[int], new: list[list[int]], record: Sequence[int] | None = None) -> Tensor:
+        """Append tokens to some rows in one pass; returns the logits at their ends, [len(rows), vocabulary].
+
+        Only for the rows in `record` (all by default) do the tokens become part of the context.
+        """
         contexts = self._contexts
         assert contexts is not None
         device = self.model.device
@@ -170,8 +190,10 @@ class HFEngine:
             use_cache=True,
             logits_to_keep=torch.unique(ends),
         )
+        recorded = set(rows if record is None else record)
         for row, own in zip(rows, new, strict=True):
-            contexts.tokens[row] += own
+            if row in recorded:
+                contexts.tokens[row] += own
         kept = torch.searchsorted(torch.unique(ends), ends)
         return cast(Tensor, output.logits)[torch.arange(len(rows), device=device), kept]
 

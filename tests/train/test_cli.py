@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -201,8 +202,12 @@ def test_a_model_that_the_engine_cannot_sample_with_is_refused(
         (["--recipe", "textcraft-dmeo"], "--recipe 'textcraft-dmeo' is neither a recipe of the package"),
         (["--recipe"], "--recipe needs a value"),
         (["--recipe", "--steps"], "--recipe needs a value"),
+        (["--recipe="], "--recipe needs a value"),
+        (["--resume", ""], "--resume needs a value"),
+        (["--resume", "nowhere", "--steps="], "--steps needs a value"),
+        (["--recipe", "x" * 300], "is neither a recipe of the package"),
         (["--resume", "nowhere"], "there is no run to resume in nowhere"),
-        (["--resume", "nowhere", "--steps", "3"], "--resume continues a run with its own configuration; --steps 3"),
+        (["--resume", "nowhere", "--seed", "3"], "--resume continues a run with its own configuration; --seed 3"),
         (["--resume=nowhere", "--recipe=textcraft-demo"], "--resume continues a run with its own configuration"),
     ],
 )
@@ -222,6 +227,97 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(recipe: Path, capsys: pyte
     # A finished run has nothing left to do, and nothing is done twice.
     assert main(["train", "--resume", str(run)]) == 0
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "left", ["checkpoints/step-000001-train/", "reference/", "metrics.jsonl", "trajectories.jsonl"]
+)
+def test_what_is_left_of_a_run_is_not_continued_unasked(
+    left: str, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run" / left
+    path.parent.mkdir(parents=True)
+    if left.endswith("/"):
+        path.mkdir()
+    else:
+        path.write_text("{}\n")
+    message = refused(["train", "--recipe", str(recipe)], capsys)
+    assert f"holds {left.split('/')[0]} of another run" in message
+    assert path.is_dir() or path.read_text() == "{}\n"
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "/proc/run", "x" * 300])
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    place: str, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    message = refused(["train", "--recipe", str(recipe), "--run-dir", str(tmp_path / place)], capsys)
+    assert "cannot be used" in message
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_start_that_fails_leaves_no_run_behind(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").write_text("")
+    assert "cannot be used" in refused(["train", "--recipe", str(recipe)], capsys)
+    (tmp_path / "run" / "tensorboard").unlink()
+    assert main(["train", "--recipe", str(recipe)]) == 0
+
+
+def test_an_empty_folder_name_is_refused(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for command in (["train", "--recipe", str(recipe)], ["demo", "--quick"]):
+        assert "run_dir='' is not accepted" in refused([*command, "--run-dir", ""], capsys)
+    assert not list(here.iterdir())
+
+
+def test_brackets_and_colons_in_a_path_are_no_markup(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "a[/b]c:smile:"
+    assert main(["train", "--recipe", str(recipe), "--run-dir", str(run)]) == 0
+    assert f"run folder: {run}\n" in capsys.readouterr().out
+
+
+def test_a_stored_configuration_that_is_damaged_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, message in ((b"steps: [", "is not valid YAML"), (b"", "must be a mapping"), (b"\xff\xfe", "not UTF-8")):
+        (tmp_path / "config.yaml").write_bytes(text)
+        assert message in refused(["train", "--resume", str(tmp_path)], capsys)
+
+
+def test_the_demo_never_touches_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTGYM_CACHE", str(tmp_path / "cache"))  # without the model: each demo ends at once
+    run = Path(load_recipe("textcraft-demo-quick").run_dir)
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("mine")
+    for number in (2, 3):
+        assert main(["demo", "--quick"]) == 1
+        captured = capsys.readouterr()
+        assert f"run folder: {run}-{number}\n" in captured.out
+        assert "make demo-model" in captured.err
+    assert "already holds a run" in refused(["demo", "--quick", "--run-dir", str(run)], capsys)
+    assert (run / "config.yaml").read_text() == "mine"
+
+
+def test_ctrl_c_while_the_report_is_written(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentgym_train.curves.plot_seconds", lambda _: signal.raise_signal(signal.SIGINT))
+    assert main(["train", "--recipe", str(recipe)]) == 130
+    captured = capsys.readouterr()
+    assert "held-out success" in captured.out
+    assert f"the run is finished. Write its report with: agentgym report {tmp_path / 'run'}" in captured.err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
 
 def test_the_command_line_overrides_the_recipe(recipe: Path, tmp_path: Path) -> None:

@@ -76,12 +76,18 @@ def test_what_is_wrong_is_named_with_what_is_accepted(data: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("steps: [", "is not valid YAML"),
-        ("- steps", "must hold a mapping of configuration keys, not list"),
+        (b"steps: [", "is not valid YAML"),
+        (b"- steps", "must be a mapping, not ..steps"),
+        (b"run_dir: caf\xe9", "is not UTF-8 text"),
+        (b"env: {options: {day: 2001-13-45}}", "is not valid YAML: month must be"),
+        (b"env: {options: &own {again: *own}}", "more than 32 levels, or an anchor that holds itself"),
+        (b"horizon: {stages: " + 40 * b"[" + 40 * b"]" + b"}", "more than 32 levels"),
+        (b"horizon: " + 5000 * b"[", "more than 32 levels"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    file.write_bytes(text)
+    with pytest.raises(ConfigError, match=message) as refused:
         load_recipe(str(file))
+    assert "\n" not in str(refused.value)

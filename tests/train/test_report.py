@@ -522,6 +522,27 @@ def test_a_run_without_summary_may_have_been_stopped(tmp_path: Path) -> None:
     assert "running or stopped without a word (no entry yet)" in page.text
 
 
+def test_rows_that_no_run_writes_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3, names=("before",))
+    with (run / "metrics.jsonl").open("a") as log:
+        for row in (
+            {},
+            {"phase": "sleep", "step": 0, "time": 0.0},
+            {"phase": ["train"]},
+            {"phase": "train", "step": 3, "time": 0.0},  # no horizon
+            {"phase": "warm_start", "step": "first", "time": 0.0, "loss": 1.0},
+        ):
+            log.write(json.dumps(row) + "\n")
+    with (run / "trajectories.jsonl").open("a") as log:
+        log.write('{}\n{"phase": "eval", "end": "success"}\n')
+    for summary in ("[]", "{", '{"status": "finished"}', '{"status": "finished", "seconds": []}'):
+        (run / "summary.json").write_text(summary)
+        page = read_page(write_report(run))
+        assert "5 line(s) of metrics.jsonl could not be read" in page.text
+        assert "training steps3" in page.text
+        assert "there is no gain yet" in page.text
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not a run folder: it holds no config\.yaml"):
         write_report(tmp_path)

@@ -90,28 +90,40 @@ def straight(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Process:
     """`agentgym train` as a process of its own, in a process group of its own."""
 
-    def __init__(self, run: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, run: Path, arguments: Sequence[str], reader_dies: bool = False) -> None:
         self.run = run
         self.output = run.with_suffix(".txt")
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "agentgym_train.cli", "train", *arguments],
                 cwd=ROOT,
-                stdout=output,
+                stdout=subprocess.PIPE if reader_dies else output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        if self.process.stdout is not None:
+            with self.process.stdout as pipe:
+                assert pipe.readline().startswith(b"run folder")
 
     def stop(self, after: int, number: signal.Signals, phase: str = "train") -> int:
         """Sends a signal once so many rows are logged; returns the exit code."""
+        self.wait_for(after, phase)
+        self.process.send_signal(number)
+        return self.end()
+
+    def wait_for(self, after: int, phase: str = "train") -> None:
+        """Waits until so many rows are logged."""
+        deadline = time.monotonic() + 120
+        while sum(row.get("phase") == phase for row in self._complete_rows()) < after:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(self.output.read_text())
+            time.sleep(0.005)
+
+    def end(self) -> int:
+        """Waits for the end; returns the exit code."""
         try:
-            deadline = time.monotonic() + 120
-            while sum(row.get("phase") == phase for row in self._complete_rows()) < after:
-                assert self.process.poll() is None, self.output.read_text()
-                assert time.monotonic() < deadline, self.output.read_text()
-                time.sleep(0.005)
-            self.process.send_signal(number)
-            code = self.process.wait(60)
+            code = self.process.wait(120)
         finally:
             self.process.kill()
             self.process.wait(60)
@@ -132,10 +144,22 @@ def _group(pid: int) -> int:
         return 0
 
 
-def start(tiny_path: Path, run: Path, **changes: Any) -> Process:
+def start(tiny_path: Path, run: Path, reader_dies: bool = False, **changes: Any) -> Process:
     recipe = run.with_suffix(".json")
     recipe.write_text(json.dumps(settings(tiny_path, run, **changes)))
-    return Process(run, ["--recipe", str(recipe)])
+    return Process(run, ["--recipe", str(recipe)], reader_dies)
+
+
+@pytest.fixture
+def saved(model: PreTrainedModel, tiny_path: Path, tmp_path: Path) -> Path:
+    """A run that has a checkpoint and a line in each log."""
+    folder = RunFolder(tmp_path / "run", from_dict(settings(tiny_path, tmp_path / "run")), resume=False)
+    folder.log({"step": 0, "phase": "warm_start", "loss": 1.0})
+    folder.log_trajectories([{"step": 0}])
+    folder.progress.step = 1
+    folder.save_checkpoint(model, load_tokenizer(str(tiny_path)), torch.optim.AdamW(model.parameters()))
+    folder.close()
+    return tmp_path / "run"
 
 
 def test_a_run_from_the_command_line_leaves_everything_behind(
@@ -305,6 +329,81 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tiny_path: Path, 
     assert start(tiny_path, run).stop(1, signal.SIGKILL, "warm_start") == -signal.SIGKILL
     assert main(["train", "--resume", str(run)]) == 0
     assert_same_run(run, straight)
+
+
+def test_a_reader_of_the_output_that_dies_does_not_end_the_run(tiny_path: Path, tmp_path: Path, straight: Path) -> None:
+    """In `agentgym train ... 2>&1 | tee log`, Ctrl-C ends both processes, and `tee` is the faster one."""
+    run = tmp_path / "run"
+    assert start(tiny_path, run, reader_dies=True).stop(1, signal.SIGINT, "warm_start") == 130
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert list((run / "checkpoints").glob("step-*-warm_start"))
+    assert Process(run, ["--resume", str(run)], reader_dies=True).end() == 0
+    assert_same_run(run, straight)
+
+
+def test_a_folder_that_a_process_trains_in_is_refused_to_others(
+    tiny_path: Path, tmp_path: Path, straight: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    first = start(tiny_path, run)
+    first.wait_for(1, "warm_start")
+    assert main(["train", "--resume", str(run)]) == 1
+    assert f"another process is training in {run}" in capsys.readouterr().err
+    assert first.end() == 0, first.output.read_text()
+    assert_same_run(run, straight)
+
+
+def test_a_finished_run_goes_on_to_more_steps(tiny_path: Path, tmp_path: Path) -> None:
+    long, run = tmp_path / "long", tmp_path / "run"
+    changes = {"horizon": 2, "evaluate": {"every": 0}}
+    expected = train(from_dict(settings(tiny_path, long, steps=4, **changes)))
+    train(from_dict(settings(tiny_path, run, steps=2, **changes)))
+    assert main(["train", "--resume", str(run), "--steps", "4"]) == 0
+    assert main(["train", "--resume", str(run), "--steps", "3"]) == 1
+
+    mine, theirs = (without_times(rows_of(path)) for path in (run, long))
+    assert [row["step"] for row in mine if row.get("name") == "after"] == [2, 4]
+    assert [row for row in mine if (row["step"], row.get("name")) != (2, "after")] == theirs
+    assert all(torch.equal(value, weights_of(long)[name]) for name, value in weights_of(run).items())
+    summary = json.loads((run / "summary.json").read_text())
+    for name in ("steps", "steps_without_update", "before", "after", "gain", "gain_low", "gain_high"):
+        assert summary[name] == expected[name], name
+
+
+def test_a_damaged_log_does_not_end_a_run(tiny_path: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = train(from_dict(settings(tiny_path, run, steps=1)))
+    log = run / "metrics.jsonl"
+    log.write_bytes(b"\0" * len(log.read_bytes()))
+    assert main(["train", "--resume", str(run)]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert {**summary, "seconds": 0} == {**first, "seconds": 0}
+
+
+def test_a_log_that_lost_lines_is_not_filled_up(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = saved / "trajectories.jsonl"
+    log.write_bytes(b"")
+    assert main(["train", "--resume", str(saved)]) == 1
+    assert f"{log} has 0 bytes, but 12 when" in capsys.readouterr().err
+    assert log.read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["optimiser.pt", "progress.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_damaged_checkpoint_is_refused_in_one_line(
+    saved: Path, name: str, missing: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = (saved / "checkpoints").glob(f"*/{name}")
+    if missing:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    before = (saved / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(["train", "--resume", str(saved)]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.startswith("error: ") and str(file.parent) in line for line in errors] == [True]
+    assert (saved / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_checkpoint_is_never_missing_while_it_is_replaced(

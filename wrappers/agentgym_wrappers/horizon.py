@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import TimeLimit
 
 from agentgym_envs import TextEnv
+from agentgym_envs.core import checked_record
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -141,7 +143,7 @@ class StagedHorizon(Schedule):
         turns = [number for _, number in stages]
         if not stages or fractions[0] != 0.0:
             raise ValueError(f"StagedHorizon: the first stage must begin at fraction 0, not in {self.stages!r}.")
-        if any(b <= a for a, b in itertools.pairwise(fractions)) or not fractions[-1] < 1.0:
+        if not all(a < b for a, b in itertools.pairwise([*fractions, 1.0])):  # false for NaN too
             raise ValueError(f"StagedHorizon: the fractions must rise and stay below 1, not {fractions}.")
         if turns != sorted(turns):
             raise ValueError(f"StagedHorizon: the turns must not fall from stage to stage, not {turns}.")
@@ -150,7 +152,11 @@ class StagedHorizon(Schedule):
     def horizon_at(self, step: int) -> int:
         """Return the turns of the last stage that has begun."""
         number = _integer("step", step, 0)
-        return [turns for fraction, turns in self.stages if number >= fraction * self.total_steps][-1]
+        return [turns for fraction, turns in self.stages if number >= self._first_step(fraction)][-1]
+
+    def _first_step(self, fraction: float) -> int:
+        # A little less, since 0.07 * 100 is 7.000000000000001, and the stage is meant to begin at step 7.
+        return math.ceil(fraction * self.total_steps * (1 - 1e-12))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -281,7 +287,7 @@ class HorizonCurriculum(gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], R
         """
         self._running = False
         step = self._global_step + (self.count_episodes and self._was_reset)
-        if options is not None and "horizon" in options:
+        if isinstance(options, Mapping) and "horizon" in options:
             horizon = _integer("options['horizon']", options["horizon"], 1)
             options = {name: value for name, value in options.items() if name != "horizon"}
         else:
@@ -324,9 +330,16 @@ class HorizonCurriculum(gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], R
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Take over a saved state; returns the entries that this wrapper adds to `info`."""
+        """Take over a saved state; returns the entries that this wrapper adds to `info`.
+
+        Raises:
+            ValueError: If it is no state of this wrapper.
+        """
+        checked_record(
+            "the state", state, global_step=int, was_reset=bool, horizon=int, turn=int, running=bool, cut=bool
+        )
+        self.global_step = state["global_step"]
         self._apply(state["horizon"])
-        self._global_step = state["global_step"]
         self._was_reset = state["was_reset"]
         self._turn = state["turn"]
         self._running = state["running"]

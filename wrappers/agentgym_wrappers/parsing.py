@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
 from agentgym_envs import RefusedAction, TextEnv, TextSpace
+from agentgym_envs.core import checked_record
 
 MAX_REPLY_CHARS = 1_048_576
 
@@ -123,22 +124,33 @@ def _action_lines(text: str) -> list[str]:
     """What follows each `Action:`, on its line or else on the next line that is not empty."""
     actions: list[str] = []
     waiting = False  # for the action of an `Action:` that ended its line
-    lines = [line.strip() for line in text.splitlines()]
-    for number, line in enumerate(lines):
+    lines = iter([line.strip() for line in text.splitlines()])
+    for line in lines:
         marker = _ACTION_LINE.match(line)
         if not marker and not waiting:
             continue
         if marker and waiting:
             actions.append("")
         rest = line[marker.end() :].strip() if marker else line
-        if rest.startswith("```"):
-            rest = next(iter(_fenced("\n".join([rest, *lines[number + 1 :]]))), rest)
         waiting = not rest
         if rest:
-            actions.append(rest)
+            actions.append(_block(rest, lines) if rest.startswith("```") else rest)
         if len(actions) > 1:
             return actions
     return [*actions, ""] if waiting else actions
+
+
+def _block(start: str, following: Iterator[str]) -> str:
+    """The content of the fenced block that `start` begins with; takes its further lines from `following`."""
+    block: list[str] = []
+    rest = start.lstrip("`")
+    while not (fence := _FENCE.search(rest)):
+        block.append(rest)
+        try:
+            rest = next(following)
+        except StopIteration:
+            raise _NoAction("The fenced block was not closed.") from None
+    return _one_line("\n".join([*block, rest[: fence.start()]]))
 
 
 def _fenced(text: str) -> list[str]:
@@ -210,13 +222,19 @@ class ActionParser(gymnasium.ActionWrapper[str, str, str], RecordConstructorArgs
         RecordConstructorArgs.__init__(self, formats=list(self.formats))
         super().__init__(env)
         self.action_space = TextSpace(MAX_REPLY_CHARS)
+        self._told: dict[str, Any] = {}  # what the last info has from this wrapper
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        self._told = {}
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step with the action in a reply, which `info["action"]` repeats; it is empty if the reply held none."""
         parsed = self.action(action)
         observation, reward, terminated, truncated, info = self.env.step(parsed)
-        info["action"] = "" if isinstance(parsed, RefusedAction) else str(parsed)
-        return observation, reward, terminated, truncated, info
+        self._told = {"action": "" if isinstance(parsed, RefusedAction) else str(parsed)}
+        return observation, reward, terminated, truncated, {**info, **self._told}
 
     def action(self, action: str) -> str:
         """Return the action in a reply. What is no reply (not a string, already refused) passes as it is."""
@@ -225,9 +243,17 @@ class ActionParser(gymnasium.ActionWrapper[str, str, str], RecordConstructorArgs
         return parse_reply(action, self.formats)
 
     def snapshot_state(self) -> dict[str, Any]:
-        """Return the wrapper's part of `agentgym_wrappers.snapshot`: it has no state."""
-        return {}
+        """Return the wrapper's part of `agentgym_wrappers.snapshot`: what it told last."""
+        return {"told": self._told}
 
-    def restore_state(self, state: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Take over a saved state; adds nothing to `info`."""
-        return {}
+    def restore_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Take over a saved state; returns the entries that this wrapper adds to `info`.
+
+        Raises:
+            ValueError: If it is no state of this wrapper.
+        """
+        told: dict[str, Any] = checked_record("the state", state, told=dict)["told"]
+        if told:
+            checked_record("what was told", told, action=str)
+        self._told = told
+        return told

@@ -26,6 +26,7 @@ from gymnasium.wrappers import (
 )
 
 from agentgym_envs import TextEnv
+from agentgym_envs.core import checked_record
 
 SNAPSHOT_FORMAT = 1
 
@@ -56,23 +57,25 @@ def _save_statistics(wrapper: RecordEpisodeStatistics[Any, Any]) -> dict[str, An
         "seconds": time.perf_counter() - wrapper.episode_start_time,
         "return": float(wrapper.episode_returns),
         "length": int(wrapper.episode_lengths),
-        "queues": [
-            [float(value) for value in wrapper.time_queue],
-            [float(value) for value in wrapper.return_queue],
-            [int(value) for value in wrapper.length_queue],
-        ],
+        "times": [float(value) for value in wrapper.time_queue],
+        "returns": [float(value) for value in wrapper.return_queue],
+        "lengths": [int(value) for value in wrapper.length_queue],
     }
 
 
 def _load_statistics(wrapper: RecordEpisodeStatistics[Any, Any], state: Mapping[str, Any]) -> None:
+    numbers: dict[str, type] = {"count": int, "seconds": float, "return": float, "length": int}
+    checked_record("the state", state, **numbers, times=list, returns=list, lengths=list)
     wrapper.episode_count = state["count"]
     wrapper.episode_start_time = time.perf_counter() - state["seconds"]
     wrapper.episode_returns = state["return"]
     wrapper.episode_lengths = state["length"]
-    queues: tuple[Any, ...] = (wrapper.time_queue, wrapper.return_queue, wrapper.length_queue)
-    for queue, values in zip(queues, state["queues"], strict=True):
-        queue.clear()
-        queue.extend(values)
+    wrapper.time_queue.clear()
+    wrapper.time_queue.extend(map(float, state["times"]))
+    wrapper.return_queue.clear()
+    wrapper.return_queue.extend(map(float, state["returns"]))
+    wrapper.length_queue.clear()
+    wrapper.length_queue.extend(map(int, state["lengths"]))
 
 
 def _load_checker(wrapper: PassiveEnvChecker[Any, Any], _state: Mapping[str, Any]) -> None:
@@ -81,25 +84,25 @@ def _load_checker(wrapper: PassiveEnvChecker[Any, Any], _state: Mapping[str, Any
     wrapper._previous_data = None
 
 
-def _attribute(name: str) -> tuple[Save, Load]:
-    """How to save and load a wrapper whose whole state is one attribute."""
+def _attribute(name: str, *types: type) -> tuple[Save, Load]:
+    """How to save and load a wrapper whose whole state is one attribute of one of these types."""
 
     def save(wrapper: AnyWrapper) -> dict[str, Any]:
         return {name: getattr(wrapper, name)}
 
     def load(wrapper: AnyWrapper, state: Mapping[str, Any]) -> None:
-        setattr(wrapper, name, state[name])
+        setattr(wrapper, name, checked_record("the state", state, **{name: types})[name])
 
     return save, load
 
 
 # Exact class -> how its state is saved and loaded.
 _GYMNASIUM_WRAPPERS: dict[type, tuple[Save, Load]] = {
-    Autoreset: _attribute("autoreset"),
-    OrderEnforcing: _attribute("_has_reset"),
+    Autoreset: _attribute("autoreset", bool),
+    OrderEnforcing: _attribute("_has_reset", bool),
     PassiveEnvChecker: (lambda _wrapper: {}, _load_checker),
     RecordEpisodeStatistics: (_save_statistics, _load_statistics),
-    TimeLimit: _attribute("_elapsed_steps"),
+    TimeLimit: _attribute("_elapsed_steps", int, type(None)),
 }
 # The user's functions in the Transform wrappers must be pure, as Gymnasium asks.
 _STATELESS = (ClipReward, TransformAction, TransformObservation, TransformReward)
@@ -144,26 +147,32 @@ def restore(env: AnyEnv, data: bytes) -> tuple[Any, dict[str, Any]]:
     """
     wrappers, base = _chain(env)
     try:
-        record = json.loads(data)
-        saved = [entry["class"] for entry in record["wrappers"]]
-        states = [entry["state"] for entry in record["wrappers"]]
-        version, inner = record["format"], record["env"]
-    except (TypeError, ValueError, KeyError) as error:
+        record = checked_record("the record", json.loads(data), format=int, wrappers=list, env=str)
+        for entry in record["wrappers"]:
+            checked_record("a wrapper's entry", entry, **{"class": str, "state": dict})
+        inner = record["env"].encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"restore: this is no snapshot ({type(error).__name__}: {error}); give the bytes that "
             "agentgym_wrappers.snapshot returned (those of TextEnv.snapshot() go to TextEnv.restore)."
         ) from error
-    if version != SNAPSHOT_FORMAT:
-        raise ValueError(f"restore: the snapshot's format is {version!r}; this version reads {SNAPSHOT_FORMAT}.")
+    if record["format"] != SNAPSHOT_FORMAT:
+        raise ValueError(
+            f"restore: the snapshot's format is {record['format']!r}; this version reads {SNAPSHOT_FORMAT}."
+        )
+    saved = [entry["class"] for entry in record["wrappers"]]
     names = [_name(wrapper) for wrapper in wrappers]
     if saved != names:
         raise ValueError(
             f"restore: the snapshot has the wrappers {_listed(saved)}, but this environment has "
             f"{_listed(names)} (outermost first); make and wrap it as the saved one was."
         )
-    # The wrappers first: replaying the episode depends on the turn limit that HorizonCurriculum sets.
-    entries = [_load(wrapper, state) for wrapper, state in zip(wrappers, states, strict=True)]
-    observation, info = base.restore(inner.encode())
+    try:
+        entries = [_load(wrapper, entry["state"]) for wrapper, entry in zip(wrappers, record["wrappers"], strict=True)]
+    except BaseException:
+        base._running = False  # the wrappers are half restored: only a reset makes the environment usable
+        raise
+    observation, info = base.restore(inner)
     result: Any = observation
     merged: dict[str, Any] = dict(info)
     for wrapper, entry in zip(reversed(wrappers), reversed(entries), strict=True):
@@ -241,10 +250,16 @@ def _save(wrapper: AnyWrapper) -> dict[str, Any]:
 
 def _load(wrapper: AnyWrapper, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Restore one wrapper; returns what it adds to `info`."""
-    if isinstance(wrapper, SnapshotWrapper):
-        return wrapper.restore_state(state)
-    if known := _GYMNASIUM_WRAPPERS.get(type(wrapper)):
-        known[1](wrapper, state)
+    try:
+        if isinstance(wrapper, SnapshotWrapper):
+            return wrapper.restore_state(state)
+        if known := _GYMNASIUM_WRAPPERS.get(type(wrapper)):
+            known[1](wrapper, state)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"restore: the wrapper {_name(wrapper)} cannot take over its saved state "
+            f"({type(error).__name__}: {error}); was the snapshot changed, or made by another version?"
+        ) from error
     return {}
 
 

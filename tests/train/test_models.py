@@ -1,0 +1,64 @@
+"""Models that would be trained wrongly are refused, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from agentgym_train.models import ModelError, load_model
+from agentgym_train.self_check import check_packing
+
+
+def test_missing_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_path, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="the files lack .* of the model's weights"):
+        load_model(str(folder))
+
+
+def test_damaged_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_path, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(str(folder))
+
+
+def test_dropout_is_off(tmp_path: Path) -> None:
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 64}
+    AutoModelForCausalLM.from_config(GPT2Config(**sizes)).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path)).train()
+    rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    assert rates
+    assert not any(rates)
+
+
+def test_a_sound_model_passes_the_self_check(tiny_path: Path) -> None:
+    check_packing(load_model(str(tiny_path)), "tiny")
+
+
+def test_a_model_that_ignores_masks_is_refused(tiny_path: Path) -> None:
+    model = load_model(str(tiny_path))
+    model.set_attn_implementation("eager")  # adds our boolean mask to the scores
+    with pytest.raises(ModelError, match="computes other probabilities in packed rows"):
+        check_packing(model, "tiny")
+
+
+def test_dynamic_rotary_embeddings_are_refused() -> None:
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    config = LlamaConfig(**sizes, vocab_size=50, max_position_embeddings=64, rope_parameters=rope)
+    with torch.random.fork_rng():
+        model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ModelError, match="dynamic"):
+        check_packing(model, "ntk")

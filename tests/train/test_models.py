@@ -21,7 +21,7 @@ def test_missing_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["num_hidden_layers"] += 1
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="the files lack .* of the model's weights"):
+    with pytest.raises(ModelError, match=r"the files lack .* of the model's weights"):
         load_model(str(folder))
 
 
@@ -35,8 +35,8 @@ def test_damaged_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:
-    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 64}
-    AutoModelForCausalLM.from_config(GPT2Config(**sizes)).save_pretrained(tmp_path)
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=64)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     model = load_model(str(tmp_path)).train()
     rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     assert rates
@@ -55,9 +55,15 @@ def test_a_model_that_ignores_masks_is_refused(tiny_path: Path) -> None:
 
 
 def test_dynamic_rotary_embeddings_are_refused() -> None:
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    config = LlamaConfig(**sizes, vocab_size=50, max_position_embeddings=64, rope_parameters=rope)
+    config = LlamaConfig(
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        hidden_size=16,
+        intermediate_size=32,
+        vocab_size=50,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+    )
     with torch.random.fork_rng():
         model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ModelError, match="dynamic"):

@@ -67,6 +67,8 @@ def _read_finished(folder: Path) -> Run:
     run = read_run(folder)
     if run.summary.get("status") != "finished":
         raise ValueError(f"{folder} has not finished, so it has no results yet; leave it out or finish it")
+    if "gain" not in run.summary:
+        raise ValueError(f"{folder} was not evaluated before and after training, so it has no gain; leave it out")
     return run
 
 

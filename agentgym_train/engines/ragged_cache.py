@@ -42,11 +42,9 @@ class RaggedCache(Cache):
             raise ValueError(
                 f"the model's layers are {', '.join(sorted(kinds))}; this engine's cache holds full attention only."
             )
-        super().__init__(layers=[_RaggedLayer(self) for _ in range(text.num_hidden_layers)])
-        self.size = size
-        self.rows: Tensor | None = None  # [batch] rows of the pass, or None for all of them, in order
-        self.positions = torch.empty(0, 0, dtype=torch.long)  # [batch, width]
-        self.columns = 0  # columns that the pass attends to
+        # The layers share this and not the cache: a cycle would keep gigabytes alive until the next collection.
+        self._pass = _Pass(size)
+        super().__init__(layers=[_RaggedLayer(self._pass) for _ in range(text.num_hidden_layers)])
 
     def prepare(self, rows: Tensor | None, positions: Tensor) -> Tensor:
         """Announce a forward pass.
@@ -58,16 +56,26 @@ class RaggedCache(Cache):
         Returns:
             The attention mask of the pass, [batch, 1, width, columns], True where attention is allowed.
         """
-        self.rows, self.positions = rows, positions
-        self.columns = int(positions.max()) + 1
-        return (torch.arange(self.columns, device=positions.device) <= positions[..., None])[:, None]
+        columns = int(positions.max()) + 1
+        self._pass.rows, self._pass.positions, self._pass.columns = rows, positions, columns
+        return (torch.arange(columns, device=positions.device) <= positions[..., None])[:, None]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be repeated."""
         for layer in self.layers:
             assert isinstance(layer, _RaggedLayer)
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
-        self.size = len(rows)
+        self._pass.size = len(rows)
+
+
+class _Pass:
+    """What all layers need to know of the current forward pass."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # rows of the cache
+        self.rows: Tensor | None = None  # [batch] rows of the pass, or None for all of them, in order
+        self.positions = torch.empty(0, 0, dtype=torch.long)  # [batch, width]
+        self.columns = 0  # columns that the pass attends to
 
 
 class _RaggedLayer(CacheLayerMixin):
@@ -76,15 +84,15 @@ class _RaggedLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, owner: RaggedCache) -> None:
+    def __init__(self, current: _Pass) -> None:
         super().__init__()
-        self._owner = owner
+        self._pass = current
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take over type and sizes of the first pass; columns come with `update`."""
         heads = key_states.shape[1]
-        self.keys = key_states.new_empty(self._owner.size, heads, 0, key_states.shape[-1])
-        self.values = value_states.new_empty(self._owner.size, heads, 0, value_states.shape[-1])
+        self.keys = key_states.new_empty(self._pass.size, heads, 0, key_states.shape[-1])
+        self.values = value_states.new_empty(self._pass.size, heads, 0, value_states.shape[-1])
         self.is_initialized = True
 
     def update(
@@ -97,26 +105,26 @@ class _RaggedLayer(CacheLayerMixin):
         """Store a pass's keys and values; returns all those that it may attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        owner = self._owner
-        if owner.columns > self.keys.shape[2]:
-            missing = -(-owner.columns // _BLOCK) * _BLOCK - self.keys.shape[2]
+        current = self._pass
+        if current.columns > self.keys.shape[2]:
+            missing = -(-current.columns // _BLOCK) * _BLOCK - self.keys.shape[2]
             # Zeros, not uninitialized memory: masked columns get weight 0, and 0 * NaN would be NaN.
             self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, missing))
             self.values = torch.nn.functional.pad(self.values, (0, 0, 0, missing))
-        rows = torch.arange(len(key_states), device=key_states.device) if owner.rows is None else owner.rows
-        where = (rows[:, None], slice(None), owner.positions)
+        rows = torch.arange(len(key_states), device=key_states.device) if current.rows is None else current.rows
+        where = (rows[:, None], slice(None), current.positions)
         self.keys[where] = key_states.transpose(1, 2)
         self.values[where] = value_states.transpose(1, 2)
-        keys, values = self.keys[:, :, : owner.columns], self.values[:, :, : owner.columns]
-        return (keys, values) if owner.rows is None else (keys[rows], values[rows])
+        keys, values = self.keys[:, :, : current.columns], self.values[:, :, : current.columns]
+        return (keys, values) if current.rows is None else (keys[rows], values[rows])
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002
         """Length and offset of what a pass attends to."""
-        return self._owner.columns, 0
+        return self._pass.columns, 0
 
     def get_seq_length(self) -> int:
         """Number of columns of the last pass."""
-        return self._owner.columns
+        return self._pass.columns
 
     def get_max_length(self) -> int:
         """There is no largest length."""

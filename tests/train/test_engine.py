@@ -1,5 +1,7 @@
 """The engine's tokens come from the model's distribution, and its log-probabilities are a plain forward's."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -167,3 +169,17 @@ def test_damaged_weights_are_an_error(engine: HFEngine, chat: Chat, value: float
         next(iter(engine.model.parameters())).fill_(value)
     with pytest.raises(EngineError, match="not finite"):
         engine.generate([Request("row", chat.prompt("Reply.", "write e"), 6, "0")], 1.0)
+
+
+def test_release_frees_the_cache_at_once(engine: HFEngine) -> None:
+    engine.generate([Request("a", [5, 6, 7], 2, "s")], 1.0)
+    contexts = engine._contexts
+    assert contexts is not None
+    keys = weakref.ref(contexts.cache.layers[0].keys)
+    del contexts
+    gc.disable()  # nothing may wait for the collector: caches are the largest thing in memory
+    try:
+        engine.release()
+        assert keys() is None
+    finally:
+        gc.enable()

@@ -181,21 +181,20 @@ class HFEngine:
         positions = lengths[:, None] + torch.arange(width, device=device)
         every_row = rows == list(range(len(contexts.tokens)))
         mask = contexts.cache.prepare(None if every_row else torch.tensor(rows, device=device), positions)
-        ends = torch.tensor([len(own) - 1 for own in new], device=device)
+        ends, end_of_row = torch.unique(torch.tensor([len(own) - 1 for own in new], device=device), return_inverse=True)
         output = self.model(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
             cache=contexts.cache,
             use_cache=True,
-            logits_to_keep=torch.unique(ends),
+            logits_to_keep=ends,
         )
         recorded = set(rows if record is None else record)
         for row, own in zip(rows, new, strict=True):
             if row in recorded:
                 contexts.tokens[row] += own
-        kept = torch.searchsorted(torch.unique(ends), ends)
-        return cast(Tensor, output.logits)[torch.arange(len(rows), device=device), kept]
+        return cast(Tensor, output.logits)[torch.arange(len(rows), device=device), end_of_row]
 
 
 def _sample(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -175,8 +176,9 @@ def test_release_frees_the_cache_at_once(engine: HFEngine) -> None:
     engine.generate([Request("a", [5, 6, 7], 2, "s")], 1.0)
     contexts = engine._contexts
     assert contexts is not None
-    keys = weakref.ref(contexts.cache.layers[0].keys)
-    del contexts
+    layer: Any = contexts.cache.layers[0]
+    keys = weakref.ref(layer.keys)
+    del contexts, layer
     gc.disable()  # nothing may wait for the collector: caches are the largest thing in memory
     try:
         engine.release()

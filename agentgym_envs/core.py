@@ -27,7 +27,6 @@ from agentgym_envs.verbs import Verb, instruction
 MAX_ACTION_CHARS = 8_192
 MAX_OBSERVATION_CHARS = 65_536
 CUT_MARKER = "\n[observation cut here]"
-REWARD_MODES = ("step", "outcome")
 TERMINAL_ENDS = ("success", "failure", "answer")
 TRUNCATING_ENDS = ("simulator_limit", "fault")
 SNAPSHOT_FORMAT = 1
@@ -135,11 +134,13 @@ class Start(NamedTuple):
         observation: The whole task statement, the goal included.
         goal: The goal alone, for `info["goal"]`.
         score: Score in [0, 1] that the initial state already has.
+        info: Further entries for `info`, as in `Outcome`.
     """
 
     observation: str
     goal: str
     score: float = 0.0
+    info: Mapping[str, str | int | float | bool] = {}
 
 
 class Outcome(NamedTuple):
@@ -182,7 +183,10 @@ class TextEnv(gymnasium.Env[str, str]):
     Attributes:
         scenario: Name of the scenario, as in the registered ids.
         verbs: The scenario's actions (see `agentgym_envs.verbs`).
+        reward_modes: Accepted values of `reward`.
         deterministic: Whether a replay of the actions restores an episode. If so, faults are recovered.
+        stream: Seed and number of the episode that the next reset without a seed starts; None before the
+            first reset. Setting it makes the environment go on where another one was.
         turn_limit: Turns after which a wrapper will cut the episode, if known. Only `reward="outcome"`
             depends on it. `HorizonCurriculum` sets it; without one it is the id's registered
             `max_episode_steps`, so set it by hand beside any other `TimeLimit`.
@@ -191,6 +195,7 @@ class TextEnv(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own declaration)
     scenario: ClassVar[str]
     verbs: ClassVar[Sequence[Verb]]
+    reward_modes: ClassVar[Sequence[str]] = ("step", "outcome")
     deterministic: ClassVar[bool] = True
 
     def __init__(
@@ -215,8 +220,8 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             ValueError: If an argument is not accepted; the message says what is.
         """
-        if reward not in REWARD_MODES:
-            accepted = ", ".join(REWARD_MODES)
+        if reward not in self.reward_modes:
+            accepted = ", ".join(self.reward_modes)
             raise ValueError(f"{self.scenario}: unknown reward {reward!r}; accepted are {accepted}.")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             accepted = ", ".join(map(repr, [None, *self.metadata["render_modes"]]))
@@ -232,7 +237,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self.turn_limit: int | None = None
         self.instruction = instruction(self.verbs)
-        self._stream: tuple[int, int] | None = None  # (seed, number of the next episode)
+        self.stream: tuple[int, int] | None = None
         self._running = False
         self._record: dict[str, Any] | None = None  # how the current episode began
         self._actions: list[str] = []  # since the record's start
@@ -305,9 +310,9 @@ class TextEnv(gymnasium.Env[str, str]):
         self._running = False
         self._record = None
         super().reset(seed=seed)
-        if seed is not None or self._stream is None:
-            self._stream = (self.np_random_seed, 0)
-        key = self._stream
+        if seed is not None or self.stream is None:
+            self.stream = (self.np_random_seed, 0)
+        key = self.stream
         choice = _checked_options(self.scenario, options)
         if "snapshot" in choice:
             self._replay(self._checked_snapshot(choice["snapshot"]))
@@ -326,7 +331,7 @@ class TextEnv(gymnasium.Env[str, str]):
             else:
                 task = self.tasks[int(_rng("task", key).random() * len(self.tasks))]
             self._start({"task": task.id, "init": init, "seed": key[0], "episode": key[1]})
-        self._stream = (key[0], key[1] + 1)
+        self.stream = (key[0], key[1] + 1)
         info = self._info()
         info["goal"] = self._goal
         info["instruction"] = self.instruction
@@ -401,7 +406,7 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
         """
-        if self._record is None or self._stream is None:
+        if self._record is None or self.stream is None:
             raise ResetNeeded(f"{self.scenario}: there is nothing to snapshot; call reset() first.")
         record = {
             "format": SNAPSHOT_FORMAT,
@@ -409,7 +414,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "data": self.data_hash(),
             "reward": self.reward_mode,
             "turn_limit": self.turn_limit,
-            "stream": self._stream,
+            "stream": self.stream,
             "start": self._record,
             "prefix": self._prefix,
             "actions": [{"refused": a.reason} if isinstance(a, RefusedAction) else a for a in self._actions],
@@ -435,7 +440,7 @@ class TextEnv(gymnasium.Env[str, str]):
         record = self._checked_snapshot(snapshot)
         self.turn_limit = record["turn_limit"]
         self._replay(record)
-        self._stream = (record["stream"][0], record["stream"][1])
+        self.stream = (record["stream"][0], record["stream"][1])
         return self._observation, self._info()
 
     def _checked_snapshot(self, snapshot: bytes) -> dict[str, Any]:
@@ -493,7 +498,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._goal = start.goal
         self._actions = []
         self._prefix, self._paid = 0, 0.0
-        self._accept(Outcome(start.observation, start.score))
+        self._accept(Outcome(start.observation, start.score, info=start.info))
         self._running = True
 
     def _recover(self) -> None:

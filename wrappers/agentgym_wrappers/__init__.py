@@ -10,14 +10,18 @@ from agentgym_wrappers.horizon import (
 )
 from agentgym_wrappers.parsing import ActionParser, parse_reply
 from agentgym_wrappers.snapshot import fork, restore, snapshot
+from agentgym_wrappers.vector import EnvResult, SubprocVectorEnv, WorkerError
 
 __all__ = [
     "ActionParser",
+    "EnvResult",
     "FixedHorizon",
     "HorizonCurriculum",
     "LinearHorizon",
     "Schedule",
     "StagedHorizon",
+    "SubprocVectorEnv",
+    "WorkerError",
     "fork",
     "parse_reply",
     "restore",

@@ -222,6 +222,14 @@ def fork(env: AnyEnv) -> AnyEnv:
     return copy
 
 
+def can_replay(env: AnyEnv) -> bool:
+    """Whether `snapshot` and a replay of the actions since restore an episode of this environment."""
+    try:
+        return _chain(env)[1].deterministic
+    except ValueError:
+        return False
+
+
 def _chain(env: AnyEnv) -> tuple[list[AnyWrapper], TextEnv]:
     """The wrappers, outermost first, all of which are known, and the environment inside."""
     wrappers: list[AnyWrapper] = []

@@ -1,0 +1,70 @@
+"""A counter whose actions can also do to its own process what goes wrong in long runs."""
+
+import os
+import signal
+import time
+from typing import Any
+
+from gymnasium.envs.registration import register, registry
+
+from agentgym_envs.core import Outcome
+from tests.toy_env import CounterEnv
+
+
+class RoughEnv(CounterEnv):
+    """Beside `add n`: `sleep s`, `signal n`, `exit n`, `raise text`, and `print text` to see where it runs."""
+
+    scenario = "Rough"
+
+    def _act(self, action: str) -> Outcome:
+        verb, _, rest = action.partition(" ")
+        if verb == "sleep":
+            time.sleep(float(rest))
+            return Outcome("Slept.", self._score())
+        if verb == "signal":
+            os.kill(os.getpid(), int(rest))
+            time.sleep(60)
+        if verb == "exit":
+            os._exit(int(rest))
+        if verb == "raise":
+            raise LookupError(rest)
+        return super()._act(action)
+
+    def worker_pid(self) -> int:
+        return os.getpid()
+
+    def child_pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
+    def fail(self) -> None:
+        raise LookupError("on purpose")
+
+    def unpicklable(self) -> Any:
+        return lambda: None
+
+
+class OneWayRoughEnv(RoughEnv):
+    """Nothing can be replayed, as on a web site."""
+
+    deterministic = False
+
+
+class FragileEnv(RoughEnv):
+    """Its second start in any process group ends the process: what cannot be brought back."""
+
+    def __init__(self, *, marker: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.marker = marker
+
+    def reset(self, **kwargs: Any) -> Any:
+        if os.path.exists(self.marker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(**kwargs)
+
+
+ROUGH_ID, ONE_WAY_ID = "Toy/Rough-v0", "Toy/OneWayRough-v0"
+if ROUGH_ID not in registry:
+    register(id=ROUGH_ID, entry_point=f"{__name__}:RoughEnv", max_episode_steps=20)
+    register(id=ONE_WAY_ID, entry_point=f"{__name__}:OneWayRoughEnv", max_episode_steps=20)
+    register(id="Toy/Fragile-v0", entry_point=f"{__name__}:FragileEnv", max_episode_steps=20)

@@ -1,0 +1,152 @@
+"""Messages between `SubprocVectorEnv` and its workers: pickles with their length, over a socket pair.
+
+The pair is private to the two processes, so pickle is safe here; nothing that comes from a network is
+ever read with it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from typing import Any, NamedTuple
+
+import gymnasium
+
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 20
+
+Command = tuple[Any, ...]  # (name of a method of worker.Host, arguments ...)
+
+
+class Description(NamedTuple):
+    """What the parent has to know about an environment.
+
+    Attributes:
+        id: Id in the registry, or the class's name.
+        observation_space: Its observation space.
+        action_space: Its action space.
+        metadata: Its metadata.
+        render_mode: Its render mode.
+        replays: Whether a replay of the actions restores an episode.
+    """
+
+    id: str
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    replays: bool
+
+
+class Start(NamedTuple):
+    """The beginning of an episode.
+
+    Attributes:
+        observation: The first observation.
+        info: The first info.
+        snapshot: State in which the episode begins; None where a replay does not restore it.
+        stream: `TextEnv.stream` at that time.
+    """
+
+    observation: Any
+    info: dict[str, Any]
+    snapshot: bytes | None
+    stream: tuple[int, int] | None
+
+
+class Step(NamedTuple):
+    """What a step returned.
+
+    Attributes:
+        observation: The observation.
+        reward: The reward.
+        terminated: Whether the task itself ended the episode.
+        truncated: Whether a limit or a fault did.
+        info: The info.
+        start: The next episode, if the environment was reset in the same step.
+    """
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    start: Start | None = None
+
+
+class Failure(NamedTuple):
+    """An exception in a worker.
+
+    Attributes:
+        kind: Name of the most special built-in class that the exception belongs to.
+        message: Class and message, as in the last line of a traceback.
+        traceback: The whole traceback.
+    """
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class Channel:
+    """One end of the socket pair. It never waits if its socket does not."""
+
+    def __init__(self, end: socket.socket) -> None:
+        """Take over a connected stream socket."""
+        self.socket = end
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, for selectors."""
+        return self.socket.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send a message, or what the socket takes of it at once; `flush` sends the rest."""
+        data = pickle.dumps(message, protocol=5)
+        self._unsent += _LENGTH.pack(len(data))
+        self._unsent += data
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what is left over; returns whether nothing is left now."""
+        try:
+            while self._unsent:
+                del self._unsent[: self.socket.send(self._unsent)]
+        except BlockingIOError:
+            return False
+        except OSError:  # the other end is gone; whoever reads will see that
+            self._unsent.clear()
+        return True
+
+    def receive(self) -> list[Any]:
+        """Read once and return the messages that are complete now.
+
+        Raises:
+            EOFError: If the other end is closed.
+        """
+        try:
+            data = self.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            raise EOFError("the other end was closed")
+        self._received += data
+        messages = []
+        start = 0
+        while len(self._received) >= start + _LENGTH.size:
+            end = start + _LENGTH.size + _LENGTH.unpack_from(self._received, start)[0]
+            if len(self._received) < end:
+                break
+            with memoryview(self._received) as view, view[start + _LENGTH.size : end] as message:
+                messages.append(pickle.loads(message))
+            start = end
+        del self._received[:start]
+        return messages
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()

@@ -1,0 +1,249 @@
+"""The process that holds environments for `SubprocVectorEnv`: `python -m agentgym_wrappers.worker`.
+
+The main thread only reads commands. They are carried out by lanes, threads that own environments: one lane
+for all of them, or one for each (a browser or JVM can then wait for several at once). An environment is
+made, stepped and closed in its lane, since some simulators do not stand a change of thread.
+
+End of file on the socket means that the parent is done or dead: environments are closed, and then
+everything in the worker's process group is killed, the worker included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import mmap
+import os
+import pickle
+import queue
+import select
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from agentgym_envs import TextEnv
+from agentgym_wrappers.messages import Channel, Command, Description, Failure, Start, Step
+from agentgym_wrappers.snapshot import can_replay, restore, snapshot
+
+# Results wait at most this long for further ones before they are sent.
+BATCH_SECONDS = 5e-4
+# What closing all environments may take after the end of file.
+CLOSE_SECONDS = 5.0
+PARENT_CHECK_SECONDS = 1.0
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+
+class Host:
+    """One environment and the commands that it understands."""
+
+    env: AnyEnv
+
+    def make(self, factory: bytes) -> Description:
+        """Make the environment with a cloudpickled factory."""
+        self.env = env = cloudpickle.loads(factory)()
+        name = type(env.unwrapped).__qualname__ if env.spec is None else env.spec.id
+        self._replays = can_replay(env)
+        return Description(
+            name, env.observation_space, env.action_space, dict(env.metadata), env.render_mode, self._replays
+        )
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Start:
+        """Start an episode."""
+        return self._started(*self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any, autoreset: bool) -> Step:
+        """Take a step and, where the episode ends and `autoreset` says so, start the next one."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        step = Step(observation, cast(float, reward), terminated, truncated, info)
+        if autoreset and (step.terminated or step.truncated):
+            return step._replace(start=self.reset(None, None))
+        return step
+
+    def restore(self, data: bytes, actions: Sequence[Any]) -> Start:
+        """Go to a saved state and on from there by some actions; the next episode stays this environment's own."""
+        stream = self._stream
+        observation, info = restore(self.env, data)
+        if stream is not None and isinstance(self.env.unwrapped, TextEnv):
+            self.env.unwrapped.stream = stream
+        started = self._started(observation, info)
+        for action in actions:
+            observation, _, _, _, info = self.env.step(action)
+        return started._replace(observation=observation, info=info)
+
+    def resume_stream(self, stream: tuple[int, int]) -> None:
+        """Let the next reset without a seed start the episode that it would have started elsewhere."""
+        assert isinstance(self.env.unwrapped, TextEnv)
+        self.env.unwrapped.stream = stream
+
+    def snapshot(self) -> bytes:
+        """Save the state."""
+        return snapshot(self.env)
+
+    def call(self, name: str, arguments: bytes) -> Any:
+        """Call a method, or get an attribute, of the outermost wrapper that has it."""
+        attribute = self.env.get_wrapper_attr(name)
+        if not callable(attribute):
+            return attribute
+        args, kwargs = cloudpickle.loads(arguments)
+        return attribute(*args, **kwargs)
+
+    def set_attribute(self, name: str, value: bytes) -> None:
+        """Set an attribute of the outermost wrapper that has it, or else of the environment inside."""
+        self.env.set_wrapper_attr(name, cloudpickle.loads(value))
+
+    def close(self) -> None:
+        """Close the environment if it was made."""
+        if hasattr(self, "env"):
+            self.env.close()
+
+    @property
+    def _stream(self) -> tuple[int, int] | None:
+        return self.env.unwrapped.stream if isinstance(self.env.unwrapped, TextEnv) else None
+
+    def _started(self, observation: Any, info: dict[str, Any]) -> Start:
+        return Start(observation, info, snapshot(self.env) if self._replays else None, self._stream)
+
+
+class Lane:
+    """A thread that owns environments and carries out the commands for them in their order."""
+
+    def __init__(self, indices: Sequence[int], busy_since: npt.NDArray[np.float64], reply: Callable[[Any], None]):
+        """Start the thread.
+
+        Args:
+            indices: Indices of its environments in the vector environment.
+            busy_since: For each environment of the vector environment the monotonic time at which its
+                present call began, 0 outside of calls; the parent reads it.
+            reply: Sends a list of (index, result or `Failure`).
+        """
+        self._hosts = {index: Host() for index in indices}
+        self._busy_since = busy_since
+        self._reply = reply
+        self._commands: queue.SimpleQueue[Sequence[tuple[int, Command]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"lane-{indices[0]}", daemon=True)
+        self._thread.start()
+
+    def put(self, commands: Sequence[tuple[int, Command]] | None) -> None:
+        """Give the lane commands, or None to close everything."""
+        self._commands.put(commands)
+
+    def join(self, seconds: float) -> None:
+        """Wait for the lane to have closed everything."""
+        self._thread.join(max(seconds, 0.0))
+
+    def _run(self) -> None:
+        while (commands := self._commands.get()) is not None:
+            results: list[tuple[int, Any]] = []
+            since = time.monotonic()
+            for index, command in commands:
+                now = self._busy_since[index] = time.monotonic()
+                if results and now - since > BATCH_SECONDS:
+                    self._reply(results)
+                    results, since = [], now
+                results.append((index, self._result(self._hosts[index], command)))
+                self._busy_since[index] = 0.0
+            self._reply(results)
+        for host in self._hosts.values():
+            try:
+                host.close()
+            except BaseException:
+                traceback.print_exc()
+
+    @staticmethod
+    def _result(host: Host, command: Command) -> Any:
+        try:
+            return getattr(host, command[0])(*command[1:])
+        except BaseException as error:  # SystemExit of a simulator must not end the others either
+            return failure(error)
+
+
+def failure(error: BaseException) -> Failure:
+    """Describe an exception for the parent."""
+    kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins")
+    message = "".join(traceback.format_exception_only(error)).strip()
+    return Failure(kind, message, "".join(traceback.format_exception(error)))
+
+
+class Worker:
+    """All lanes of the process, and its end of the socket."""
+
+    def __init__(self, channel: Channel, lanes: Sequence[Sequence[int]], busy_since: npt.NDArray[np.float64]) -> None:
+        """Start a lane for each group of environments."""
+        self._channel = channel
+        self._sending = threading.Lock()
+        self._lane_of: dict[int, Lane] = {}
+        self._lanes = []
+        for indices in lanes:
+            lane = Lane(indices, busy_since, self._send)
+            self._lanes.append(lane)
+            self._lane_of.update(dict.fromkeys(indices, lane))
+
+    def serve(self) -> None:
+        """Read commands until the parent is gone, then close all environments."""
+        parent = os.getppid()
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        try:
+            # A process that the parent forked may hold the other end open, so the parent is looked at too.
+            while os.getppid() == parent:
+                if poll.poll(PARENT_CHECK_SECONDS * 1000):
+                    for commands in self._channel.receive():
+                        self._hand_out(commands)
+        except EOFError:
+            pass
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for lane in self._lanes:
+            lane.put(None)
+        for lane in self._lanes:
+            lane.join(deadline - time.monotonic())
+
+    def _hand_out(self, commands: Sequence[tuple[int, Command]]) -> None:
+        if len(self._lanes) == 1:
+            self._lanes[0].put(commands)
+            return
+        for index, command in commands:
+            self._lane_of[index].put([(index, command)])
+
+    def _send(self, results: list[tuple[int, Any]]) -> None:
+        with self._sending:
+            try:
+                self._channel.send(results)
+            except Exception:  # something in there cannot be pickled: find out which
+                self._channel.send([(index, _picklable(result)) for index, result in results])
+
+
+def _picklable(result: Any) -> Any:
+    try:
+        pickle.dumps(result, protocol=5)
+    except Exception as error:
+        return failure(TypeError(f"the result cannot be sent to the parent process: {error!r}"))
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve environments to the parent process that started this one."""
+    parser = argparse.ArgumentParser(prog="python -m agentgym_wrappers.worker", description=main.__doc__)
+    parser.add_argument("socket", type=int, help="inherited file descriptor of the socket to the parent")
+    parser.add_argument("progress", type=int, help="inherited file descriptor of the table of running calls")
+    parser.add_argument("lanes", help="indices of the environments of each thread, e.g. 0,1,2:3,4")
+    given = parser.parse_args(arguments)
+    if os.getpgrp() == os.getpid():  # registered first, so it comes last
+        atexit.register(os.killpg, os.getpgrp(), signal.SIGKILL)
+    lanes = [[int(index) for index in lane.split(",")] for lane in given.lanes.split(":")]
+    table = mmap.mmap(given.progress, 0)
+    os.close(given.progress)
+    Worker(Channel(socket.socket(fileno=given.socket)), lanes, np.frombuffer(table, dtype=np.float64)).serve()
+
+
+if __name__ == "__main__":
+    main()

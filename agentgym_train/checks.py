@@ -23,6 +23,7 @@ def check_config(config: Config) -> None:
         "rollout.tasks_per_step": config.rollout.tasks_per_step,
         "rollout.max_reply_tokens": config.rollout.max_reply_tokens,
         "rollout.max_parallel": config.rollout.max_parallel,
+        "rollout.env_workers": config.rollout.env_workers,
         "algorithm.epochs": config.algorithm.epochs,
         "optimiser.token_budget": config.optimiser.token_budget,
         "evaluate.tasks": config.evaluate.tasks,

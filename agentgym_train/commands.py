@@ -129,13 +129,14 @@ def _run(config: Config, resume: bool) -> int:
     from agentgym_train.report import write_report
     from agentgym_train.stop import StopRequested
     from agentgym_train.update import NumericsError
+    from agentgym_wrappers import WorkerError
 
     terminal = Terminal()
     terminal.say(f"run folder: {config.run_dir}")
     terminal.say(f"model: {config.model.path}   env: {config.env.id}   seed: {config.seed}")
     try:
         summary = train(config, resume, terminal)
-    except (ConfigError, ModelError, ChatTemplateError, EngineError, NumericsError) as error:
+    except (ConfigError, ModelError, ChatTemplateError, EngineError, NumericsError, WorkerError) as error:
         return _fail(error)
     except StopRequested as stop:
         return stop.exit_code

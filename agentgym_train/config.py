@@ -123,6 +123,10 @@ class RolloutConfig:
     """Largest number of tokens of an episode."""
     max_parallel: int = 64
     """Largest number of environments at a time."""
+    env_workers: int = 1
+    """Processes that the environments are divided among."""
+    deterministic: bool = False
+    """Wait for all environments before each turn: runs repeat to the last bit, but the slowest one sets the pace."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Weights of the sampling engine."""
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -45,7 +47,7 @@ from agentgym_train.update import (
     update_policy,
     update_supervised,
 )
-from agentgym_wrappers import ActionParser, HorizonCurriculum
+from agentgym_wrappers import ActionParser, HorizonCurriculum, SubprocVectorEnv
 
 
 class Trainer:
@@ -87,17 +89,18 @@ class Trainer:
             raise ModelError(f"model.path={config.model.path!r}: {error}") from error
         self.reference: PreTrainedModel | None = None
         self._seconds: dict[str, float] = {}  # by phase, of the last time that the phase ran
+        self._check_prompt()
+        self.vec = self._make_vec()
         self.runner = RolloutRunner(
-            self._make_env,
+            self.vec,
             self.engine,
             self.chat,
-            max_parallel=config.rollout.max_parallel,
             max_reply_tokens=config.rollout.max_reply_tokens,
             max_context=config.rollout.max_context,
             reply_instruction=config.env.reply_instruction,
+            deterministic=config.rollout.deterministic,
             check=stop.check,
         )
-        self._check_prompt()
 
     def run(self) -> dict[str, Any]:
         """Train from where the folder's checkpoint stands to the end; returns the summary."""
@@ -236,7 +239,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close the environments."""
-        self.runner.close()
+        self.vec.close()
 
     def _warm_start(self) -> None:
         """Supervised training on oracle episodes, then a fresh optimiser for what follows."""
@@ -357,9 +360,33 @@ class Trainer:
             )
 
     def _make_env(self) -> gymnasium.Env[str, str]:
-        env = gymnasium.make(self.config.env.id, **self.config.env.options)
-        parsed = ActionParser(env, formats=self.config.env.formats)
-        return cast("gymnasium.Env[str, str]", HorizonCurriculum(parsed, self.schedule))
+        """One environment in this process, for what needs no more."""
+        env: Any = gymnasium.make(self.config.env.id, **self.config.env.options)
+        for wrapper in self._wrappers():
+            env = wrapper(env)
+        return cast("gymnasium.Env[str, str]", env)
+
+    def _make_vec(self) -> SubprocVectorEnv:
+        """The environments of the rollouts; the trainer says when an episode begins."""
+        rollout, evaluate = self.config.rollout, self.config.evaluate
+        most = max(rollout.tasks_per_step * rollout.samples_per_task, len(self.pools.test) * evaluate.samples)
+        num_envs = min(rollout.max_parallel, most)
+        return SubprocVectorEnv.make(
+            self.config.env.id,
+            num_envs,
+            env_wrappers=self._wrappers(),
+            workers=min(rollout.env_workers, num_envs),
+            autoreset_mode=AutoresetMode.DISABLED,
+            fault_limit=round(100 * self.config.max_error_share),
+            **self.config.env.options,
+        )
+
+    def _wrappers(self) -> list[Callable[[Any], gymnasium.Env[Any, Any]]]:
+        """What is around each environment, innermost first."""
+        return [
+            partial(ActionParser, formats=self.config.env.formats),
+            partial(HorizonCurriculum, schedule=self.schedule),
+        ]
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -3,65 +3,63 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-
-import gymnasium
 
 from agentgym_envs import RefusedAction
 from agentgym_train.chat import Chat
 from agentgym_train.engines import Engine, Request
 from agentgym_train.trajectory import Episode, Trajectory, Turn, open_trajectory
+from agentgym_wrappers import EnvironmentFailure, EnvResult, SubprocVectorEnv
 
-Environment = gymnasium.Env[str, str]
-
-
-@dataclass(slots=True)
-class _Running:
-    """An episode that goes on, in its environment."""
-
-    trajectory: Trajectory
-    env: Environment
+# How long the engine waits for more environments to answer, so that their replies are sampled together.
+_LINGER_SECONDS = 0.05
+_CHECK_SECONDS = 1.0
 
 
 class RolloutRunner:
-    """Rolls out episodes in a pool of environments that is made once and used again."""
+    """Rolls out episodes in the environments of a vector environment.
+
+    Without a barrier: an environment that is ready gets its next action while others are still stepping, and
+    one whose episode is over begins the next at once.
+    """
 
     def __init__(
         self,
-        make_env: Callable[[], Environment],
+        vec: SubprocVectorEnv,
         engine: Engine,
         chat: Chat,
         *,
-        max_parallel: int,
         max_reply_tokens: int,
         max_context: int,
         reply_instruction: str = "",
+        deterministic: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a runner.
 
         Args:
-            make_env: Makes one environment, wrapped in `HorizonCurriculum` outermost.
+            vec: The environments, each wrapped in `ActionParser` and, outermost, `HorizonCurriculum`, with
+                autoreset disabled. The caller closes it.
             engine: Samples the replies.
             chat: Renders prompts and observations.
-            max_parallel: Largest number of environments at a time.
             max_reply_tokens: Largest number of sampled tokens a turn.
             max_context: Largest number of tokens of an episode; one that could exceed it is truncated
                 with `end="context"` before the engine is asked.
             reply_instruction: Added to the environment's instruction.
-            check: Called before each turn; may raise to abandon the rollouts.
+            deterministic: Wait for all environments before each turn. What is sampled together then never
+                depends on how fast they are, and the last bit of a log-probability depends on that.
+            check: Called before each turn and about once a second; may raise to abandon the rollouts.
         """
-        self._make_env = make_env
+        self._vec = vec
         self._engine = engine
         self._chat = chat
-        self._max_parallel = max_parallel
         self._max_reply_tokens = max_reply_tokens
         self._max_context = max_context
         self._reply_instruction = reply_instruction
+        self._deterministic = deterministic
         self._check = check
-        self._free: list[Environment] = []
 
     def run(
         self,
@@ -71,109 +69,128 @@ class RolloutRunner:
     ) -> list[Trajectory]:
         """Roll out episodes.
 
-        An environment that raises costs its own trajectory only, which ends with `end="error"`.
+        An environment that fails costs its own trajectory only, which ends with `end="error"`.
 
         Args:
-            episodes: What to roll out.
+            episodes: What to roll out; each has its own (task, seed, sample).
             temperature: Sampling temperature.
             on_done: Called with each finished trajectory.
 
         Returns:
             One trajectory per episode, in their order.
+
+        Raises:
+            WorkerError: If environments fail too often.
         """
-        finished: list[Trajectory] = []
-        for start in range(0, len(episodes), self._max_parallel):
-            finished += self._run_wave(episodes[start : start + self._max_parallel], temperature, on_done)
-        return finished
-
-    def close(self) -> None:
-        """Close every environment."""
-        while self._free:
-            self._free.pop().close()
-
-    def _run_wave(
-        self, episodes: Sequence[Episode], temperature: float, on_done: Callable[[Trajectory], None]
-    ) -> list[Trajectory]:
+        self._finish_what_was_abandoned()
         trajectories = [Trajectory(episode) for episode in episodes]
-        running: list[_Running] = []
+        waiting = deque(trajectories)
+        running: dict[int, Trajectory] = {}  # by environment
         try:
-            for trajectory in trajectories:
-                one = _Running(trajectory, self._free.pop() if self._free else self._make_env())
-                running.append(one)
-                self._guarded(one, self._reset)
-            while running := self._still_running(running, on_done):
-                self._check()
-                requests = [self._request(one.trajectory) for one in running]
-                completions = self._engine.generate(requests, temperature)
-                for one, completion in zip(running, completions, strict=True):
-                    trajectory = one.trajectory
-                    span = trajectory.append_sampled(completion.tokens, completion.logprobs)
-                    trajectory.turns.append(Turn(*span, "", "", "", 0.0, False, completion.finish))
-                    self._guarded(one, self._step)
+            while waiting or running:
+                self._begin(waiting, running)
+                due: dict[int, Trajectory] = {}
+                for index in self._receive(running):
+                    trajectory = running[index]
+                    if not trajectory.end and len(trajectory.tokens) + self._max_reply_tokens > self._max_context:
+                        trajectory.end = "context"
+                    if trajectory.end:
+                        self._engine.release([_key(trajectory.episode)])
+                        on_done(running.pop(index))
+                    else:
+                        due[index] = trajectory
+                self._reply(due, temperature)
         finally:
             self._engine.release()
-            for one in running:  # only when something was raised
-                one.env.close()
         return trajectories
 
-    def _still_running(self, running: list[_Running], on_done: Callable[[Trajectory], None]) -> list[_Running]:
-        still = []
-        for one in running:
-            trajectory = one.trajectory
-            if not trajectory.end and len(trajectory.tokens) + self._max_reply_tokens > self._max_context:
-                trajectory.end = "context"
-            if not trajectory.end:
-                still.append(one)
+    def _finish_what_was_abandoned(self) -> None:
+        """Wait for environments that were at work when an earlier call was left by an exception."""
+        while self._vec.under_way:
+            self._check()
+            with suppress(EnvironmentFailure):
+                self._vec.recv(timeout=_CHECK_SECONDS)
+
+    def _begin(self, waiting: deque[Trajectory], running: dict[int, Trajectory]) -> None:
+        """Give every free environment the next episode."""
+        free = [index for index in range(self._vec.num_envs) if index not in running][: len(waiting)]
+        for index in free:
+            running[index] = waiting.popleft()
+        begun = [running[index].episode for index in free]
+        options = [{"task": episode.task, "horizon": episode.horizon} for episode in begun]
+        self._vec.send_reset(free, [episode.seed for episode in begun], options)
+
+    def _receive(self, running: dict[int, Trajectory]) -> list[int]:
+        """Take what environments have answered; returns the indices of at least one."""
+        ready: list[int] = []
+        while self._vec.under_way and (self._deterministic or not ready):
+            self._check()
+            try:
+                results = self._vec.recv(len(self._vec.under_way), _LINGER_SECONDS)
+            except EnvironmentFailure as failure:
+                _set_error(running[failure.env_index], failure)
+                ready.append(failure.env_index)
                 continue
-            if trajectory.end == "error":
-                with suppress(Exception):  # its state is unknown; the next episode gets a new one
-                    one.env.close()
-            else:
-                self._free.append(one.env)
-            on_done(trajectory)
-        return still
+            for result in results:
+                trajectory = running[result.env_index]
+                try:
+                    self._take(trajectory, result)
+                except Exception as error:
+                    _set_error(trajectory, error)
+                ready.append(result.env_index)
+        return sorted(ready)
 
-    def _guarded(self, one: _Running, action: Callable[[_Running], None]) -> None:
-        try:
-            action(one)
-        except Exception:
-            one.trajectory.end = "error"
-            one.trajectory.error = traceback.format_exc()
-
-    def _reset(self, one: _Running) -> None:
-        episode = one.trajectory.episode
-        options = {"task": episode.task, "horizon": episode.horizon}
-        observation, info = one.env.reset(seed=episode.seed, options=options)
-        trajectory = one.trajectory
-        open_trajectory(trajectory, self._chat, observation, info, self._reply_instruction)
-        if trajectory.prompt_length + self._max_reply_tokens > self._max_context:
-            raise ValueError(
-                f"the prompt of {episode.task} has {trajectory.prompt_length} tokens, which leaves no room for a "
-                f"reply of {self._max_reply_tokens} within rollout.max_context={self._max_context}; raise it."
-            )
-
-    def _request(self, trajectory: Trajectory) -> Request:
-        episode = trajectory.episode
-        key = f"{episode.task}/{episode.seed}/{episode.sample}"
-        seed = f"{episode.sampling_seed}/{key}/{len(trajectory.turns)}"
-        return Request(key, trajectory.tokens, self._max_reply_tokens, seed)
-
-    def _step(self, one: _Running) -> None:
-        trajectory = one.trajectory
-        turn = trajectory.turns[-1]
-        turn.reply = self._chat.decode(trajectory.tokens[turn.start : turn.stop])
-        action = turn.reply
-        if turn.finish == "length":
-            told = f"The reply was cut off after {self._max_reply_tokens} tokens. Reply with a single short action."
-            action = RefusedAction(turn.reply, told)
-        observation, reward, terminated, truncated, info = one.env.step(action)
-        turn.action = str(info["action"])
-        turn.observation, turn.reward, turn.valid = observation, float(reward), bool(info["valid_action"])
-        trajectory.reward += float(reward)
-        trajectory.score, trajectory.success = float(info["score"]), bool(info["success"])
+    def _take(self, trajectory: Trajectory, result: EnvResult) -> None:
+        """Write an answer of its environment into a trajectory."""
+        info = result.info
         if info.get("end") == "fault":
             raise RuntimeError(f"environment fault ({info['fault_kind']}): {info['fault']}")
-        if terminated or truncated:
+        if not trajectory.turns:
+            open_trajectory(trajectory, self._chat, result.observation, info, self._reply_instruction)
+            if trajectory.prompt_length + self._max_reply_tokens > self._max_context:
+                raise ValueError(
+                    f"the prompt of {trajectory.episode.task} has {trajectory.prompt_length} tokens, which leaves no "
+                    f"room for a reply of {self._max_reply_tokens} within rollout.max_context={self._max_context}; "
+                    "raise it."
+                )
+            return
+        turn = trajectory.turns[-1]
+        turn.action = str(info["action"])
+        turn.observation, turn.reward, turn.valid = result.observation, float(result.reward), bool(info["valid_action"])
+        trajectory.reward += turn.reward
+        trajectory.score, trajectory.success = float(info["score"]), bool(info["success"])
+        if result.terminated or result.truncated:
             trajectory.end = str(info.get("end", "truncated"))
         else:
-            trajectory.append_given(self._chat.after_reply(observation, ended=turn.finish == "stop"))
+            trajectory.append_given(self._chat.after_reply(result.observation, ended=turn.finish == "stop"))
+
+    def _reply(self, due: Mapping[int, Trajectory], temperature: float) -> None:
+        """Sample the next reply of some trajectories and send it to their environments."""
+        if not due:
+            return
+        completions = self._engine.generate([self._request(trajectory) for trajectory in due.values()], temperature)
+        actions = []
+        for trajectory, completion in zip(due.values(), completions, strict=True):
+            start, stop = trajectory.append_sampled(completion.tokens, completion.logprobs)
+            reply = self._chat.decode(completion.tokens)
+            trajectory.turns.append(Turn(start, stop, reply, "", "", 0.0, False, completion.finish))
+            if completion.finish == "length":
+                told = f"The reply was cut off after {self._max_reply_tokens} tokens. Reply with a single short action."
+                reply = RefusedAction(reply, told)
+            actions.append(reply)
+        self._vec.send(list(due), actions)
+
+    def _request(self, trajectory: Trajectory) -> Request:
+        key = _key(trajectory.episode)
+        seed = f"{trajectory.episode.sampling_seed}/{key}/{len(trajectory.turns)}"
+        return Request(key, trajectory.tokens, self._max_reply_tokens, seed)
+
+
+def _key(episode: Episode) -> str:
+    """Name of a rollout for the engine."""
+    return f"{episode.task}/{episode.seed}/{episode.sample}"
+
+
+def _set_error(trajectory: Trajectory, error: Exception) -> None:
+    trajectory.end = "error"
+    trajectory.error = "".join(traceback.format_exception(error))

@@ -1,7 +1,9 @@
 """A counter whose actions can also do to its own process what goes wrong in long runs."""
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from typing import Any
 
@@ -12,9 +14,22 @@ from tests.toy_env import CounterEnv
 
 
 class RoughEnv(CounterEnv):
-    """Beside `add n`: `sleep s`, `signal n`, `exit n`, `raise text`, and `print text` to see where it runs."""
+    """Beside `add n`: `sleep s`, `signal n`, `exit n`, `raise text`. It also holds a temporary folder."""
 
     scenario = "Rough"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reset_seconds = 0.0
+        self.folder = tempfile.mkdtemp()
+
+    def reset(self, **kwargs: Any) -> Any:
+        time.sleep(self.reset_seconds)
+        return super().reset(**kwargs)
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        super().close()
 
     def _act(self, action: str) -> Outcome:
         verb, _, rest = action.partition(" ")

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from agentgym_envs import RefusedAction, TextEnv
-from agentgym_wrappers import ActionParser, EnvResult, HorizonCurriculum, SubprocVectorEnv
+from agentgym_wrappers import ActionParser, EnvironmentFailure, EnvResult, HorizonCurriculum, SubprocVectorEnv
 from agentgym_wrappers.columns import infos_by_column
 from tests.rough_env import ONE_WAY_ID, ROUGH_ID
 
@@ -154,6 +154,11 @@ def test_make_vec_makes_it_and_gymnasiums_vector_wrappers_run_on_it(id: str) -> 
         assert infos[1]["action"] == "inventory"
     finally:
         wrapped.close()
+
+
+def test_an_id_may_name_the_module_that_registers_it() -> None:
+    with Vec.make(f"tests.rough_env:{ROUGH_ID}", 2) as vec:
+        assert vec.reset(seed=0, options={"task": 4})[1]["task"].tolist() == ["counter_4", "counter_4"]
 
 
 def test_each_environment_takes_options_of_its_own(make: Make) -> None:
@@ -379,15 +384,15 @@ def test_an_environments_own_refusal_names_it_and_the_others_are_reset(make: Mak
     vec = make(num_envs=3, workers=2)
     with pytest.raises(ValueError, match=r"(?s)environment 1: .*there is no task 'spam'") as caught:
         vec.reset(seed=0, options=[{"task": 1}, {"task": "spam"}, {"task": 3}])
-    assert "In the worker:" in caught.value.__notes__[0]
+    assert "In the worker:" in caught.value.__cause__.__notes__[0]  # type: ignore[union-attr]
     vec.send_reset([1], options={"task": 2})
     vec.recv()
     assert vec.step(["inventory"] * 3)[4]["task"].tolist() == ["textcraft_1", "textcraft_2", "textcraft_3"]
     vec.send_reset([0, 1], options=[{"task": "spam"}, {"task": 2}])
-    with pytest.raises(ValueError, match="environment 0") as caught:
+    with pytest.raises(EnvironmentFailure, match=r"environment 0: ValueError: .*'spam'") as failure:
         vec.recv(at_least=2)
+    assert failure.value.env_index == 0
     assert [result.env_index for result in vec.recv()] == [1]
-    assert getattr(caught.value, "env_index") == 0  # noqa: B009 (mypy does not know it)
 
 
 def test_what_is_out_of_turn_is_refused(make: Make) -> None:
@@ -619,9 +624,9 @@ def test_a_reset_that_ends_two_workers_is_an_error(tmp_path: Any, make: Make) ->
     vec.reset(seed=0)
     marker.touch()
     vec.send_reset([0])
-    with pytest.raises(RuntimeError, match=r"environment 0: .*SIGKILL") as caught:
+    with pytest.raises(EnvironmentFailure, match=r"environment 0: .*SIGKILL") as caught:
         vec.recv()
-    assert getattr(caught.value, "env_index") == 0  # noqa: B009
+    assert caught.value.env_index == 0
     marker.unlink()
     vec.send([1], ["add 0"])
     assert vec.recv()[0].info["turn"] == 1

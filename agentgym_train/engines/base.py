@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Take over the weights of the trained model and forget everything computed with older ones."""
         ...
 
-    def release(self) -> None:
-        """Free what is kept between turns; called when a batch of rollouts is over."""
+    def release(self, keys: Sequence[str] | None = None) -> None:
+        """Free what is kept between turns.
+
+        Args:
+            keys: Keys of rollouts that are over; None for all.
+        """
         ...

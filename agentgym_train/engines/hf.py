@@ -1,8 +1,8 @@
 """Sampling with a Hugging Face model: runs wherever PyTorch does.
 
-The key-value cache is kept across the turns of an episode, so each turn costs its new tokens only. The
-prompt that the members of a group share is computed once, and a reply that has ended costs nothing while
-others go on.
+The key-value cache is kept across the turns of an episode, so each turn costs its new tokens only, whoever
+else takes a turn at that time. What a context has in common with another, as the members of a group have their
+prompt, is computed once, and a reply that has ended costs nothing while others go on.
 """
 
 from __future__ import annotations
@@ -26,10 +26,23 @@ _MAX_TOKENS = 8192  # tokens in one pass
 class _Contexts:
     """The cached contexts: what has been fed to the model, row by row."""
 
-    def __init__(self, cache: RaggedCache, keys: list[str], tokens: list[list[int]]) -> None:
+    def __init__(self, cache: RaggedCache, keys: list[str]) -> None:
         self.cache = cache
         self.keys = keys
-        self.tokens = tokens
+        self.tokens: list[list[int]] = [[] for _ in keys]
+
+    def continues(self, row: int | None, request: Request) -> bool:
+        """Whether a request goes on where a row ends."""
+        if row is None:
+            return False
+        fed = self.tokens[row]
+        return len(fed) < len(request.tokens) and list(request.tokens[: len(fed)]) == fed
+
+    def closest(self, context: Sequence[int]) -> tuple[int, int]:
+        """The row that begins most like a context, and how many tokens (never all) they have in common."""
+        shared = [_common_length(fed, context[:-1]) for fed in self.tokens]
+        longest = max(shared)
+        return shared.index(longest), longest
 
     def select(self, rows: list[int], device: torch.device) -> None:
         """Keep these rows, in this order; a row may be repeated."""
@@ -38,6 +51,13 @@ class _Contexts:
         self.cache.select(torch.tensor(rows, device=device))
         self.tokens = [list(self.tokens[row]) for row in rows]
         self.keys = [self.keys[row] for row in rows]
+
+    def copy(self, sources: list[int], targets: list[int], device: torch.device) -> None:
+        """Let rows hold what other rows hold."""
+        if targets:
+            self.cache.copy(torch.tensor(sources, device=device), torch.tensor(targets, device=device))
+            for source, target in zip(sources, targets, strict=True):
+                self.tokens[target] = list(self.tokens[source])
 
 
 class HFEngine:
@@ -62,29 +82,30 @@ class HFEngine:
             model.set_attn_implementation(DECODE_ATTENTION)
         self._stop = stop_tokens
         self._contexts: _Contexts | None = None
+        self._released: set[str] = set()
         RaggedCache(model.config, size=1)  # refuses at start what it cannot hold
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         """Sample one reply per request (see `Engine.generate`)."""
-        logits = self._feed_requests(requests)
+        rows, logits = self._feed_requests(requests)
         generators = [random.Random(request.seed) for request in requests]
         sampled: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         stopped = [False for _ in requests]
         active = list(range(len(requests)))
         while True:
-            draws = torch.tensor([generators[row].random() for row in active], device=logits.device)
+            draws = torch.tensor([generators[place].random() for place in active], device=logits.device)
             tokens, chosen = _sample(logits, draws, temperature)
-            for row, token, logprob in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
-                sampled[row].append(token)
-                logprobs[row].append(logprob)
-                stopped[row] = token in self._stop
-            active = [row for row in active if not stopped[row] and len(sampled[row]) < requests[row].max_tokens]
+            for place, token, logprob in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
+                sampled[place].append(token)
+                logprobs[place].append(logprob)
+                stopped[place] = token in self._stop
+            active = [p for p in active if not stopped[p] and len(sampled[p]) < requests[p].max_tokens]
             if not active:
                 break
             # A reply's last token is not fed here: it comes with the next turn's observation.
-            logits = self._decode(active, [sampled[row][-1] for row in active])
+            logits = self._decode([rows[place] for place in active], [sampled[place][-1] for place in active])
         return [
             Completion(own, own_logprobs, "stop" if stop else "length")
             for own, own_logprobs, stop in zip(sampled, logprobs, stopped, strict=True)
@@ -97,58 +118,68 @@ class HFEngine:
         for mine, trained in zip(self.model.parameters(), model.parameters(), strict=True):
             mine.copy_(trained)
 
-    def release(self) -> None:
-        """Drop the key-value cache."""
-        self._contexts = None
+    def release(self, keys: Sequence[str] | None = None) -> None:
+        """Drop the keys and values of some rollouts, or all (see `Engine.release`)."""
+        if keys is None:
+            self._contexts = None
+            self._released.clear()
+        else:
+            self._released.update(keys)  # their rows go when the next ones come: until then siblings may use them
 
-    def _feed_requests(self, requests: Sequence[Request]) -> Tensor:
-        """Bring every context into the cache; returns the logits after its last token, [requests, vocabulary]."""
+    def _feed_requests(self, requests: Sequence[Request]) -> tuple[list[int], Tensor]:
+        """Bring every context into the cache.
+
+        Returns:
+            The cache row of each request, and the logits after its last token, [requests, vocabulary].
+        """
         device = self.model.device
-        known = self._match(requests)
-        if known is not None:
-            contexts = self._contexts
-            assert contexts is not None
-            contexts.select(known, device)
-            new = [list(request.tokens[len(fed) :]) for request, fed in zip(requests, contexts.tokens, strict=True)]
-            return self._feed(new)
-        distinct = list(dict.fromkeys(tuple(request.tokens) for request in requests))
-        cache = RaggedCache(self.model.config, size=len(distinct))
-        self._contexts = _Contexts(cache, ["" for _ in distinct], [[] for _ in distinct])
-        logits = self._feed([list(context) for context in distinct])
-        row_of = {context: row for row, context in enumerate(distinct)}
-        copies = [row_of[tuple(request.tokens)] for request in requests]
-        self._contexts.select(copies, device)
-        self._contexts.keys = [request.key for request in requests]
-        return logits[torch.tensor(copies, device=device)]
+        contexts = self._contexts = self._with_rows_for(requests)
+        row_of = {key: row for row, key in enumerate(contexts.keys)}
+        rows = [row_of[request.key] for request in requests]
+        first: dict[tuple[int, ...], int] = {}  # context -> row that computes it; the others with it get copies
+        for request, row in zip(requests, rows, strict=True):
+            first.setdefault(tuple(request.tokens), row)
+        new = [list(context[len(contexts.tokens[row]) :]) for context, row in first.items()]
+        logits = self._feed(list(first.values()), new)
+        copies = [(first[tuple(r.tokens)], row) for r, row in zip(requests, rows, strict=True)]
+        copies = [(source, target) for source, target in copies if source != target]
+        contexts.copy([source for source, _ in copies], [target for _, target in copies], device)
+        place_of = {context: place for place, context in enumerate(first)}
+        return rows, logits[torch.tensor([place_of[tuple(request.tokens)] for request in requests], device=device)]
 
-    def _match(self, requests: Sequence[Request]) -> list[int] | None:
-        """The cached row that each request continues, or None where one of them continues none."""
-        if self._contexts is None:
-            return None
-        row_of = {key: row for row, key in enumerate(self._contexts.keys)}
-        matched = []
-        for request in requests:
-            row = row_of.get(request.key)
-            if row is None:
-                return None
-            fed = self._contexts.tokens[row]
-            if len(fed) >= len(request.tokens) or list(request.tokens[: len(fed)]) != fed:
-                return None
-            matched.append(row)
-        return matched
+    def _with_rows_for(self, requests: Sequence[Request]) -> _Contexts:
+        """Give each request a row that holds the beginning of its context, if only a few tokens of it.
 
-    def _feed(self, new: list[list[int]]) -> Tensor:
-        """Append tokens to every row; returns the logits at each row's end, [rows, vocabulary].
+        What was released, and rows of the same key that go on otherwise, are dropped.
+        """
+        contexts = self._contexts
+        if contexts is None:
+            return _Contexts(RaggedCache(self.model.config, len(requests)), [request.key for request in requests])
+        row_of = {key: row for row, key in enumerate(contexts.keys)}
+        new = [request for request in requests if not contexts.continues(row_of.get(request.key), request)]
+        dropped = self._released | {request.key for request in new}
+        kept = [row for row, key in enumerate(contexts.keys) if key not in dropped]
+        # Whoever begins alike, such as a sibling, saves computing that part again.
+        sources = [contexts.closest(request.tokens) for request in new]
+        contexts.select([*kept, *(row for row, _ in sources)], self.model.device)
+        for place, (request, (_, shared)) in enumerate(zip(new, sources, strict=True), len(kept)):
+            contexts.keys[place] = request.key
+            contexts.tokens[place] = contexts.tokens[place][:shared]
+        self._released.clear()
+        return contexts
+
+    def _feed(self, rows: list[int], new: list[list[int]]) -> Tensor:
+        """Append tokens to some rows; returns the logits at their ends, [rows, vocabulary].
 
         Rows of similar length go together, so that little is computed for nothing.
         """
-        by_length = sorted(range(len(new)), key=lambda row: -len(new[row]))
+        by_length = sorted(range(len(rows)), key=lambda place: -len(new[place]))
         logits: list[Tensor] = []
         start = 0
         while start < len(by_length):
             count = max(1, min(_MAX_ROWS, _MAX_TOKENS // len(new[by_length[start]])))
-            rows = by_length[start : start + count]
-            logits.append(self._forward(rows, [new[row] for row in rows]))
+            places = by_length[start : start + count]
+            logits.append(self._forward([rows[place] for place in places], [new[place] for place in places]))
             start += count
         order = torch.tensor(by_length, device=self.model.device)
         return torch.cat(logits)[order.argsort()]
@@ -195,6 +226,12 @@ class HFEngine:
             if row in recorded:
                 contexts.tokens[row] += own
         return cast(Tensor, output.logits)[torch.arange(len(rows), device=device), end_of_row]
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Number of tokens at the beginning that two sequences have in common."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _sample(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -67,6 +67,12 @@ class RaggedCache(Cache):
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
         self._pass.size = len(rows)
 
+    def copy(self, sources: Tensor, targets: Tensor) -> None:
+        """Let some rows hold what others hold."""
+        for layer in self.layers:
+            assert isinstance(layer, _RaggedLayer)
+            layer.keys[targets], layer.values[targets] = layer.keys[sources], layer.values[sources]
+
 
 class _Pass:
     """What all layers need to know of the current forward pass."""

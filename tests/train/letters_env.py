@@ -3,13 +3,16 @@
 Each task names a letter; every one in a reply is worth a tenth. Two-line and cut replies are refused.
 """
 
+import os
 import random
+import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from gymnasium.envs.registration import register, registry
 
-from agentgym_envs import Task, TaskTable, TextEnv
+from agentgym_envs import Fault, Task, TaskTable, TextEnv
 from agentgym_envs.core import Outcome, Start
 
 LETTERS = "aeiostnrhldc"
@@ -34,7 +37,8 @@ def write(text: object) -> str:
 class LettersEnv(TextEnv):
     scenario = "Letters"
     verbs = (write,)
-    failures_left = 0  # how many of the next actions, of all environments, raise
+    # How many of the first actions, of all environments in the process, raise.
+    failures_left = int(os.environ.get("LETTERS_FAILURES", "0"))
 
     @classmethod
     def task_table(cls) -> TaskTable:
@@ -60,6 +64,37 @@ class LettersEnv(TextEnv):
 
     def oracle_action(self) -> str | None:
         return self.letter * 5
+
+
+class FragileEnv(LettersEnv):
+    """In some tasks an action after the first turn raises or faults."""
+
+    deterministic = False  # a fault ends the episode
+
+    def _act(self, action: str) -> Outcome:
+        if self._turn >= 1 and self._task.id == "letters_0":
+            raise ZeroDivisionError("the simulator has lost its mind")
+        if self._turn >= 1 and self._task.id == "letters_1":
+            raise Fault("died", "the simulator has died")
+        return super()._act(action)
+
+
+class DeadlyEnv(LettersEnv):
+    """In one task an action after the first turn ends the process."""
+
+    def _act(self, action: str) -> Outcome:
+        if self._turn >= 1 and self._task.id == "letters_0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._act(action)
+
+
+class SlowEnv(LettersEnv):
+    """In one task every action takes a while."""
+
+    def _act(self, action: str) -> Outcome:
+        if self._task.id == "letters_0":
+            time.sleep(1.0)
+        return super()._act(action)
 
 
 LETTERS_ID = "Toy/Letters-v0"

@@ -100,7 +100,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--env.id AgentGym/TextCraf-v0", r"env\.id='AgentGym/TextCraf-v0': .*Known here: AgentGym/TextCraft-"),
+        ("--env.id AgentGym/TextCraf-v0", r"env\.id='AgentGym/TextCraf-v0': .*Known here: .*AgentGym/TextCraft-"),
         ("--env.id nowhere:Toy-v0", r"env\.id='nowhere:Toy-v0': No module named 'nowhere'.*Known here"),
         ("--env.id CartPole-v1", r"env\.id='CartPole-v1' is no text environment"),
         ("--env.options '{colour: red}'", r"env\.options=\{'colour': 'red'\}: .*colour"),

@@ -77,6 +77,7 @@ def test_a_reply_depends_on_its_seed_and_context_only(engine: HFEngine, chat: Ch
     contexts = [chat.prompt("Reply.", prompt) for prompt in PROMPTS]
     requests = [Request(str(i), contexts[i % 4], 8, f"seed {i}") for i in range(12)]
     together = engine.generate(requests, 1.0)
+    engine.release()
     assert engine.generate(requests, 1.0) == together
     engine.release()
     for request, expected in zip(reversed(requests), reversed(together), strict=True):

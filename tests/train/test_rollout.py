@@ -1,20 +1,19 @@
 """Rollouts: what the engine sampled is what the trajectory holds, whatever the environments do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
+import gymnasium
 import pytest
 
-from agentgym_envs import Fault
-from agentgym_envs.core import Outcome
 from agentgym_train.chat import Chat
 from agentgym_train.engines import Completion, Request
 from agentgym_train.engines.hf import HFEngine
-from agentgym_train.rollout import Environment, RolloutRunner
+from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode, Trajectory
-from agentgym_wrappers import ActionParser, HorizonCurriculum
-from tests.train.letters_env import LettersEnv
+from agentgym_wrappers import ActionParser, HorizonCurriculum, SubprocVectorEnv
+from tests.train.letters_env import DeadlyEnv, FragileEnv, LettersEnv, SlowEnv
 
 
 class RecordingEngine(HFEngine):
@@ -29,38 +28,32 @@ class RecordingEngine(HFEngine):
         return replies
 
 
-class FragileEnv(LettersEnv):
-    """In some tasks an action after the first turn raises, and in one of them closing does then too."""
-
-    deterministic = False  # a fault ends the episode
-    broken = False
-    closed = 0
-
-    def _act(self, action: str) -> Outcome:
-        if self._turn >= 1 and self._task.id == "letters_0":
-            self.broken = True
-            raise ZeroDivisionError("the simulator has lost its mind")
-        if self._turn >= 1 and self._task.id == "letters_1":
-            raise Fault("died", "the simulator has died")
-        return super()._act(action)
-
-    def close(self) -> None:
-        self.closed += 1
-        super().close()
-        if self.broken:
-            raise OSError("cannot be closed")
+Run = Callable[..., RolloutRunner]
 
 
-class Pool:
-    """Makes environments and remembers them."""
+@pytest.fixture
+def run_with(chat: Chat) -> Iterator[Run]:
+    """Makes runners; their environments are closed with the test."""
+    made: list[SubprocVectorEnv] = []
 
-    def __init__(self, kind: Callable[[], LettersEnv]) -> None:
-        self.kind = kind
-        self.made: list[Any] = []
+    def make(
+        engine: HFEngine,
+        kind: Callable[[], gymnasium.Env[str, str]] = LettersEnv,
+        max_parallel: int = 16,
+        **options: Any,
+    ) -> RolloutRunner:
+        def one() -> gymnasium.Env[str, str]:
+            env: gymnasium.Env[str, str] = HorizonCurriculum(ActionParser(kind()), 99)
+            return env
 
-    def __call__(self) -> Environment:
-        self.made.append(self.kind())
-        return HorizonCurriculum(ActionParser(self.made[-1]), 99)
+        threads = kind is SlowEnv
+        made.append(SubprocVectorEnv([one] * max_parallel, autoreset_mode="Disabled", thread_per_env=threads))
+        settings = {"max_reply_tokens": 8, "max_context": 400, **options}
+        return RolloutRunner(made[-1], engine, chat, **settings)
+
+    yield make
+    for vec in made:
+        vec.close()
 
 
 @pytest.fixture
@@ -68,13 +61,6 @@ def recorder(engine: HFEngine) -> RecordingEngine:
     recording = RecordingEngine(engine.model, engine._stop)
     recording.calls = []
     return recording
-
-
-def runner_with(
-    engine: HFEngine, chat: Chat, pool: Pool | None = None, **options: int | Callable[[], None]
-) -> RolloutRunner:
-    settings: dict[str, object] = {"max_parallel": 16, "max_reply_tokens": 8, "max_context": 400, **options}
-    return RolloutRunner(pool or Pool(LettersEnv), engine, chat, **settings)  # type: ignore[arg-type]
 
 
 def episodes_of(*tasks: int, samples: int = 1, horizon: int = 4, seed: int = 7) -> list[Episode]:
@@ -95,8 +81,10 @@ def assert_sound(trajectory: Trajectory) -> None:
     assert trajectory.reward == pytest.approx(sum(turn.reward for turn in trajectory.turns))
 
 
-def test_a_trajectory_is_what_was_asked_and_what_was_sampled(recorder: RecordingEngine, chat: Chat) -> None:
-    trajectories = runner_with(recorder, chat).run(episodes_of(0, 1, 2, samples=4), 1.0)
+def test_a_trajectory_is_what_was_asked_and_what_was_sampled(
+    recorder: RecordingEngine, chat: Chat, run_with: Run
+) -> None:
+    trajectories = run_with(recorder).run(episodes_of(0, 1, 2, samples=4), 1.0)
     merged = 0
     for trajectory in trajectories:
         assert_sound(trajectory)
@@ -124,8 +112,8 @@ def test_a_trajectory_is_what_was_asked_and_what_was_sampled(recorder: Recording
     assert len(set(seeds)) == len(seeds)
 
 
-def test_members_of_a_group_start_alike_and_go_on_differently(engine: HFEngine, chat: Chat) -> None:
-    trajectories = runner_with(engine, chat).run(episodes_of(0, 1, 2, samples=4), 1.0)
+def test_members_of_a_group_start_alike_and_go_on_differently(engine: HFEngine, chat: Chat, run_with: Run) -> None:
+    trajectories = run_with(engine).run(episodes_of(0, 1, 2, samples=4), 1.0)
     prompts: list[tuple[int, ...]] = []
     for _, group in groupby(trajectories, key=lambda trajectory: trajectory.group):
         members = list(group)
@@ -139,25 +127,44 @@ def test_members_of_a_group_start_alike_and_go_on_differently(engine: HFEngine, 
     assert list(prompts[0]) == chat.prompt(LettersEnv().instruction, observation)
 
 
-def test_waves_of_any_size_give_the_same_trajectories(engine: HFEngine, chat: Chat) -> None:
-    episodes = episodes_of(0, 1, 2, samples=2)
-    pool = Pool(LettersEnv)
-    one_wave = runner_with(engine, chat).run(episodes, 1.0)
-    waves = runner_with(engine, chat, pool, max_parallel=4).run(episodes, 1.0)
-    assert [trajectory.episode for trajectory in waves] == episodes
-    assert [trajectory.tokens for trajectory in waves] == [trajectory.tokens for trajectory in one_wave]
-    assert len(pool.made) == 4
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_any_number_of_environments_gives_the_same_trajectories(
+    engine: HFEngine, run_with: Run, deterministic: bool
+) -> None:
+    episodes = episodes_of(0, 1, 2, samples=3)
+    together = run_with(engine).run(episodes, 1.0)
+    few = run_with(engine, max_parallel=2, deterministic=deterministic).run(episodes, 1.0)
+    assert [trajectory.episode for trajectory in few] == episodes
+    assert [trajectory.tokens for trajectory in few] == [trajectory.tokens for trajectory in together]
+
+
+def test_a_slow_environment_holds_up_nobody(recorder: RecordingEngine, run_with: Run) -> None:
+    done: list[str] = []
+    runner = run_with(recorder, SlowEnv, max_parallel=4)
+    trajectories = runner.run(episodes_of(0, 1, 2, 4, horizon=3), 1.0, lambda t: done.append(t.episode.task))
+    assert all(trajectory.end in {"horizon", "success"} for trajectory in trajectories)
+    assert done[-1] == "letters_0"
+    order = [request.key.partition("/")[0] for request, _, _ in recorder.calls]
+    assert max(k for k, name in enumerate(order) if name != "letters_0") < len(order) - 1 - order[::-1].index(
+        "letters_0"
+    )
+
+
+def test_in_deterministic_mode_every_turn_waits_for_all(recorder: RecordingEngine, run_with: Run) -> None:
+    run_with(recorder, SlowEnv, max_parallel=4, deterministic=True).run(episodes_of(0, 1, 2, 4, horizon=2), 1.0)
+    order = [request.key.partition("/")[0] for request, _, _ in recorder.calls]
+    assert order[:8] == ["letters_0", "letters_1", "letters_2", "letters_4"] * 2
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_the_horizon_is_obeyed(engine: HFEngine, chat: Chat, horizon: int) -> None:
-    for trajectory in runner_with(engine, chat).run(episodes_of(0, 1, samples=4, horizon=horizon), 1.0):
+def test_the_horizon_is_obeyed(engine: HFEngine, run_with: Run, horizon: int) -> None:
+    for trajectory in run_with(engine).run(episodes_of(0, 1, samples=4, horizon=horizon), 1.0):
         assert trajectory.end in {"horizon", "success"}
         assert (len(trajectory.turns) == horizon) or trajectory.success
 
 
-def test_an_episode_without_room_ends_before_the_engine_is_asked(recorder: RecordingEngine, chat: Chat) -> None:
-    runner = runner_with(recorder, chat, max_context=150)
+def test_an_episode_without_room_ends_before_the_engine_is_asked(recorder: RecordingEngine, run_with: Run) -> None:
+    runner = run_with(recorder, max_context=150)
     trajectories = runner.run(episodes_of(0, 1, 2, samples=2, horizon=50), 1.0)
     assert {trajectory.end for trajectory in trajectories} == {"context"}
     assert all(len(context) + 8 <= 150 for _, context, _ in recorder.calls)
@@ -168,16 +175,16 @@ def test_an_episode_without_room_ends_before_the_engine_is_asked(recorder: Recor
         assert_sound(trajectory)
 
 
-def test_a_prompt_without_room_is_an_error_that_says_so(recorder: RecordingEngine, chat: Chat) -> None:
-    (trajectory,) = runner_with(recorder, chat, max_context=20).run(episodes_of(0), 1.0)
+def test_a_prompt_without_room_is_an_error_that_says_so(recorder: RecordingEngine, run_with: Run) -> None:
+    (trajectory,) = run_with(recorder, max_context=20).run(episodes_of(0), 1.0)
     assert trajectory.end == "error"
     assert "rollout.max_context=20; raise it" in trajectory.error
     assert trajectory.turns == []
     assert recorder.calls == []
 
 
-def test_a_reply_that_was_cut_off_is_told_and_spends_its_turn(engine: HFEngine, chat: Chat) -> None:
-    trajectories = runner_with(engine, chat, max_reply_tokens=2).run(episodes_of(0, samples=8), 1.0)
+def test_a_reply_that_was_cut_off_is_told_and_spends_its_turn(engine: HFEngine, chat: Chat, run_with: Run) -> None:
+    trajectories = run_with(engine, max_reply_tokens=2).run(episodes_of(0, samples=8), 1.0)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     cut = [turn for turn in turns if turn.finish == "length"]
     assert 0 < len(cut) < len(turns)
@@ -193,12 +200,11 @@ def test_a_reply_that_was_cut_off_is_told_and_spends_its_turn(engine: HFEngine, 
             assert trajectory.mask[turn.stop] == 0
 
 
-def test_an_environment_that_raises_costs_its_trajectory_only(engine: HFEngine, chat: Chat) -> None:
+def test_an_environment_that_fails_costs_its_trajectory_only(engine: HFEngine, run_with: Run) -> None:
     episodes = episodes_of(0, 1, 2, 4, samples=2)
-    sound = runner_with(engine, chat).run(episodes, 1.0)
-    pool = Pool(FragileEnv)
+    sound = run_with(engine).run(episodes, 1.0)
     seen: list[Trajectory] = []
-    runner = runner_with(engine, chat, pool)
+    runner = run_with(engine, FragileEnv)
     trajectories = runner.run(episodes, 1.0, seen.append)
     assert [trajectory.episode for trajectory in trajectories] == episodes
     assert sorted(map(id, seen)) == sorted(map(id, trajectories))
@@ -212,34 +218,52 @@ def test_an_environment_that_raises_costs_its_trajectory_only(engine: HFEngine, 
         else:
             assert trajectory.tokens == expected.tokens
             assert trajectory.error == ""
-    assert len(pool.made) == 8
-    again = runner.run(episodes, 1.0)  # with new environments in place of the four that failed
+    again = runner.run(episodes, 1.0)
     assert [trajectory.tokens for trajectory in again[4:]] == [trajectory.tokens for trajectory in sound[4:]]
-    assert len(pool.made) == 12
-    runner.close()
-    assert all(env.closed == 1 for env in pool.made)
 
 
-def test_a_stopped_rollout_closes_its_environments(engine: HFEngine, chat: Chat) -> None:
+def test_a_process_that_dies_costs_the_trajectory_that_was_stepping(engine: HFEngine, run_with: Run) -> None:
+    episodes = episodes_of(0, 1, 2, 4, samples=2)
+    sound = run_with(engine).run(episodes, 1.0)
+    trajectories = run_with(engine, DeadlyEnv).run(episodes, 1.0)
+    for trajectory, expected in zip(trajectories, sound, strict=True):
+        if trajectory.episode.task == "letters_0":
+            assert trajectory.end == "error"
+            assert "environment fault (killed): environment" in trajectory.error
+            assert "was killed by SIGKILL" in trajectory.error
+        else:
+            assert trajectory.tokens == expected.tokens
+
+
+def test_a_task_that_cannot_be_reset_costs_its_trajectory_only(engine: HFEngine, run_with: Run) -> None:
+    episodes = [*episodes_of(0, 1), Episode("letters_99", 7, 0, 4, "test"), *episodes_of(2)]
+    trajectories = run_with(engine, max_parallel=2).run(episodes, 1.0)
+    assert trajectories[2].end == "error"
+    assert "there is no task 'letters_99'" in trajectories[2].error
+    assert all(trajectories[k].end in {"horizon", "success"} for k in (0, 1, 3))
+
+
+def test_after_a_stopped_rollout_the_next_one_is_whole(engine: HFEngine, run_with: Run) -> None:
     class Stop(Exception):
         pass
 
-    turns = iter(range(3))
+    stop_at = [2]
 
     def check() -> None:
-        if next(turns) == 2:
+        stop_at[0] -= 1
+        if stop_at[0] == 0:
             raise Stop
 
-    pool = Pool(FragileEnv)
-    runner = runner_with(engine, chat, pool, check=check)
+    runner = run_with(engine, check=check)
+    episodes = episodes_of(2, 4, samples=2)
     with pytest.raises(Stop):
-        runner.run(episodes_of(2, 4, samples=2), 1.0)
-    runner.close()
-    assert [env.closed for env in pool.made] == [1] * 4
+        runner.run(episodes, 1.0)
+    expected = run_with(engine).run(episodes, 1.0)
+    assert [t.tokens for t in runner.run(episodes, 1.0)] == [t.tokens for t in expected]
 
 
-def test_a_row_of_the_log_holds_the_readable_part(engine: HFEngine, chat: Chat) -> None:
-    (trajectory,) = runner_with(engine, chat).run(episodes_of(0), 1.0)
+def test_a_row_of_the_log_holds_the_readable_part(engine: HFEngine, run_with: Run) -> None:
+    (trajectory,) = run_with(engine).run(episodes_of(0), 1.0)
     row = trajectory.to_row(step=3)
     assert row["step"] == 3
     assert row["prompt"].endswith("write a")

@@ -25,7 +25,7 @@ from agentgym_train.loop import train
 from agentgym_train.models import load_model, load_tokenizer
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.update import NumericsError
-from tests.train.letters_env import LETTERS_ID, LettersEnv
+from tests.train.letters_env import LETTERS_ID
 
 STEPS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,13 @@ def settings(tiny_path: Path, run: Path, **changes: Any) -> dict[str, Any]:
         "env": {"id": LETTERS},
         "model": {"path": str(tiny_path), "device": "cpu"},
         "warm_start": {"tasks": 3, "batch_size": 1, "lr": 1e-3},
-        "rollout": {"tasks_per_step": 3, "samples_per_task": 4, "max_reply_tokens": 8, "precision": "float32"},
+        "rollout": {
+            "tasks_per_step": 3,
+            "samples_per_task": 4,
+            "max_reply_tokens": 8,
+            "precision": "float32",
+            "deterministic": True,
+        },
         "algorithm": {"epochs": 2, "kl_coef": 0.01},
         "optimiser": {"lr": 1e-3, "precision": "float32"},
         "evaluate": {"tasks": 2, "samples": 4, "horizon": 3, "every": 2},
@@ -471,7 +477,7 @@ def test_damaged_weights_stop_the_next_rollout(
 def test_too_many_broken_episodes_stop_the_run(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LettersEnv, "failures_left", 1000)
+    monkeypatch.setenv("LETTERS_FAILURES", "1000")
     with pytest.raises(EngineError, match=r"(?s)8 of 8 episodes ended in an error, .*0\.25.*the simulator is broken"):
         train(from_dict(settings(tiny_path, tmp_path / "run", warm_start={"kind": "none"})))
 
@@ -480,7 +486,7 @@ def test_a_few_broken_episodes_are_left_out_of_the_numbers(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    monkeypatch.setattr(LettersEnv, "failures_left", 2)
+    monkeypatch.setenv("LETTERS_FAILURES", "2")
     evaluate = {"at_start": False, "every": 0}
     train(from_dict(settings(tiny_path, run, steps=1, warm_start={"kind": "none"}, evaluate=evaluate)))
     (row,) = (row for row in rows_of(run) if row["phase"] == "train")
@@ -501,7 +507,7 @@ def test_a_few_broken_episodes_are_left_out_of_the_numbers(
 def test_a_task_without_a_sound_episode_is_not_compared(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LettersEnv, "failures_left", 1)
+    monkeypatch.setenv("LETTERS_FAILURES", "1")
     evaluate = {"tasks": 3, "samples": 1, "every": 0}
     plain = settings(tiny_path, tmp_path / "run", steps=1, warm_start={"kind": "none"}, evaluate=evaluate)
     summary = train(from_dict({**plain, "max_error_share": 0.5}))

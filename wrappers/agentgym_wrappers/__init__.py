@@ -10,11 +10,12 @@ from agentgym_wrappers.horizon import (
 )
 from agentgym_wrappers.parsing import ActionParser, parse_reply
 from agentgym_wrappers.snapshot import fork, restore, snapshot
-from agentgym_wrappers.vector import EnvResult, SubprocVectorEnv, WorkerError
+from agentgym_wrappers.vector import EnvironmentFailure, EnvResult, SubprocVectorEnv, WorkerError
 
 __all__ = [
     "ActionParser",
     "EnvResult",
+    "EnvironmentFailure",
     "FixedHorizon",
     "HorizonCurriculum",
     "LinearHorizon",

@@ -7,6 +7,7 @@ Beside Gymnasium's batched `reset` and `step` there is a pair without a barrier,
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 import selectors
 import time
@@ -35,6 +36,7 @@ CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 1.0  # from a worker's end of file to its exit status
 FAULT_WINDOW = 100  # episodes over which faults are counted
 MAX_FAILED_STARTS = 3
+_RECEIVED = ("step", "reset")  # commands that `recv` answers
 
 Options = Mapping[str, Any] | None
 Array = npt.NDArray[Any]
@@ -42,6 +44,23 @@ Array = npt.NDArray[Any]
 
 class WorkerError(RuntimeError):
     """Workers fail too often, or one could not do what the whole run depends on."""
+
+
+class EnvironmentFailure(RuntimeError):
+    """An environment raised an exception outside of a step, or ended its worker there twice.
+
+    Attributes:
+        env_index: Index of the environment.
+        kind: Name of the exception's closest built-in class.
+    """
+
+    def __init__(self, env_index: int, failure: Failure) -> None:
+        """Describe what was raised; the original traceback is added as a note."""
+        super().__init__(f"environment {env_index}: {failure.message}")
+        self.env_index = env_index
+        self.kind = failure.kind
+        if failure.traceback:
+            self.add_note(f"In the worker:\n{failure.traceback}")
 
 
 class EnvResult(NamedTuple):
@@ -175,7 +194,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         self._faults: deque[bool] = deque(maxlen=FAULT_WINDOW)  # whether the last ended episodes ended by one
         self._fatal: str | None = None
         self._ready: deque[EnvResult] = deque()
-        self._failures: dict[int, Failure] = {}
+        self._failures: dict[int, EnvironmentFailure] = {}
         self._last_look = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._workers: list[WorkerProcess] = []
@@ -211,7 +230,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """Make a vector environment of `num_envs` times one id; `gymnasium.make_vec(id, ...)` calls this.
 
         Args:
-            id: Registered id or spec.
+            id: Registered id, with the module that registers it if need be (`module:id`), or a spec.
             num_envs: Number of environments.
             env_wrappers: Functions put around each environment, the first one innermost.
             workers: See the constructor, as for the others below.
@@ -223,7 +242,13 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """
         if num_envs < 1:
             raise ValueError(f"SubprocVectorEnv: num_envs must be at least 1, not {num_envs}.")
-        spec = id if isinstance(id, EnvSpec) else gymnasium.spec(id)
+        if isinstance(id, str):
+            module, _, name = id.rpartition(":")  # "module:id" imports what registers the id, as in gymnasium.make
+            if module:
+                importlib.import_module(module)
+            spec = gymnasium.spec(name)
+        else:
+            spec = id
         factory = partial(_make_one, spec, tuple(env_wrappers), env_kwargs)
         return cls(
             [factory] * num_envs,
@@ -419,21 +444,22 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
         Raises:
             ValueError: If nothing is under way.
-            Exception: What an environment's reset raised, with its index. The other results are kept.
+            EnvironmentFailure: If a reset raised an exception; the other results are kept.
             WorkerError: If faults are too frequent.
         """
         self._check_open()
         deadline = None if timeout is None else time.monotonic() + timeout
         self._pump(0)
         while not self._failures:
-            under_way = sum(slot.pending is not None and slot.pending[0] in ("step", "reset") for slot in self._slots)
-            if not under_way and not self._ready:
+            under_way = len(self.under_way)
+            if not under_way:
                 raise ValueError("recv: nothing is under way; send() or send_reset() first.")
             left = None if deadline is None else deadline - time.monotonic()
-            if len(self._ready) >= min(at_least, under_way + len(self._ready)) or (left is not None and left <= 0):
+            if len(self._ready) >= min(at_least, under_way) or (left is not None and left <= 0):
                 break
             self._pump(left)
-        self._raise_failures(list(self._failures))
+        if self._failures:
+            raise self._failures.pop(min(self._failures))
         results = list(self._ready)
         self._ready.clear()
         return results
@@ -481,6 +507,12 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """
         (data,) = self.snapshot([source])
         return self.restore(targets, [data] * len(targets))
+
+    @property
+    def under_way(self) -> list[int]:
+        """Environments whose results `recv` has still to return, or whose failures to raise."""
+        at_work = [slot.index for slot in self._slots if slot.pending is not None and slot.pending[0] in _RECEIVED]
+        return sorted([*at_work, *(result.env_index for result in self._ready), *self._failures])
 
     @property
     def worker_pids(self) -> list[int]:
@@ -566,9 +598,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         return [slot.answer for slot in slots]
 
     def _raise_failures(self, indices: Iterable[int]) -> None:
-        failed = [(index, self._failures.pop(index)) for index in indices if index in self._failures]
-        if failed:
-            raise _as_exception(*failed[0])
+        failures = [self._failures.pop(index) for index in indices if index in self._failures]
+        if failures:
+            raise _as_built_in(failures[0]) from failures[0]
 
     def _pump(self, seconds: float | None) -> None:
         """Exchange messages for at most this time, and look after workers that died or hang."""
@@ -613,7 +645,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             case _, Failure():
                 slot.final = None
                 slot.ended = slot.ended or command[0] in ("reset", "restore")
-                self._failures[slot.index] = reply
+                self._failures[slot.index] = EnvironmentFailure(slot.index, reply)
             case "reset", _:
                 final, result = slot.final, self._begin_episode(slot, reply)
                 self._ready.append(result if final is None else self._with_final(slot, final))
@@ -761,7 +793,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
     def _fail(self, slot: _Slot, cause: str) -> None:
         slot.pending = slot.final = None
         slot.ended = True
-        self._failures[slot.index] = Failure("RuntimeError", cause, "")
+        self._failures[slot.index] = EnvironmentFailure(slot.index, Failure("RuntimeError", cause, ""))
 
     def _take_recovery(self, slot: _Slot, command: Command, reply: Any) -> None:
         if command[0] == "make" and isinstance(reply, Failure):
@@ -809,11 +841,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
     def _check_all_idle(self, what: str) -> None:
         self._check_open()
-        waiting = [slot.index for slot in self._slots if slot.pending is not None]
-        waiting += [result.env_index for result in self._ready]
-        if waiting:
+        if under_way := self.under_way:
             raise ValueError(
-                f"{what}: environments {', '.join(map(str, sorted(waiting)))} have results to come; recv() them first."
+                f"{what}: environments {', '.join(map(str, under_way))} have results to come; recv() them first."
             )
 
     def _checked_indices(self, indices: Iterable[int], what: str) -> list[int]:
@@ -884,16 +914,12 @@ def _checked_mask(mask: Any, num_envs: int) -> Array:
     return mask
 
 
-def _as_exception(index: int, failure: Failure) -> Exception:
-    """Make an exception of what an environment raised, with the original traceback as a note."""
+def _as_built_in(failure: EnvironmentFailure) -> Exception:
+    """The same as an exception of the built-in class that the environment raised."""
     kind = getattr(builtins, failure.kind)
-    if not issubclass(kind, Exception) or kind is Exception:
+    if not issubclass(kind, Exception) or issubclass(kind, UnicodeError) or kind is Exception:
         kind = RuntimeError
-    error: Exception = kind(f"environment {index}: {failure.message}")
-    error.env_index = index  # type: ignore[attr-defined]
-    if failure.traceback:
-        error.add_note(f"In the worker:\n{failure.traceback}")
-    return error
+    return cast(Exception, kind(str(failure)))
 
 
 def _close_all(

@@ -17,6 +17,7 @@ import os
 import pickle
 import queue
 import select
+import shutil
 import signal
 import socket
 import threading
@@ -235,10 +236,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m agentgym_wrappers.worker", description=main.__doc__)
     parser.add_argument("socket", type=int, help="inherited file descriptor of the socket to the parent")
     parser.add_argument("progress", type=int, help="inherited file descriptor of the table of running calls")
+    parser.add_argument("folder", help="folder for temporary files, removed at the end")
     parser.add_argument("lanes", help="indices of the environments of each thread, e.g. 0,1,2:3,4")
     given = parser.parse_args(arguments)
-    if os.getpgrp() == os.getpid():  # registered first, so it comes last
+    if os.getpgrp() == os.getpid():  # what is registered first comes last
         atexit.register(os.killpg, os.getpgrp(), signal.SIGKILL)
+    atexit.register(shutil.rmtree, given.folder, ignore_errors=True)
     lanes = [[int(index) for index in lane.split(",")] for lane in given.lanes.split(":")]
     table = mmap.mmap(given.progress, 0)
     os.close(given.progress)

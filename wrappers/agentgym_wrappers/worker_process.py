@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,6 +49,9 @@ class WorkerProcess:
             always.enter_context(theirs)
             table = always.enter_context(tempfile.TemporaryFile())
             table.truncate(8 * num_envs)
+            # What environments leave in it is gone when the worker is, however it ends.
+            self._folder = tempfile.mkdtemp(prefix="agentgym-worker-")
+            on_failure.callback(shutil.rmtree, self._folder)
             self._table = on_failure.enter_context(mmap.mmap(table.fileno(), 0))
             self._process = subprocess.Popen(
                 [
@@ -57,11 +61,16 @@ class WorkerProcess:
                     "agentgym_wrappers.worker",
                     str(theirs.fileno()),
                     str(table.fileno()),
+                    self._folder,
                     ":".join(",".join(map(str, lane)) for lane in lanes),
                 ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), table.fileno()),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                    "TMPDIR": self._folder,
+                },
                 start_new_session=True,  # Ctrl-C is for the parent, and what the worker started dies with it
             )
             on_failure.pop_all()
@@ -117,6 +126,7 @@ class WorkerProcess:
         code = self._process.wait()
         self.channel.close()
         self._table.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with code {code}"

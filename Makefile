@@ -67,7 +67,7 @@ clean: ## remove .venv, build leftovers and the cache folder (AGENTGYM_CACHE)
 	rm -rf "$$AGENTGYM_CACHE"
 
 ##@ Use
-.PHONY: demo doctor verify bench
+.PHONY: demo doctor verify bench soak
 demo: demo-model ## train the small model on TextCraft and write a report (QUICK=1: shorter)
 	@.venv/bin/agentgym demo $(if $(QUICK),--quick)
 
@@ -79,6 +79,9 @@ verify: install ## check the environments against their contract
 
 bench: install ## measure speed
 	@$(PY) -m pytest benchmarks
+
+soak: install ## play 5,000 episodes of everything in each mode and see whether anything leaks; goes on if interrupted
+	@$(PY) -m leak_tests.soak
 
 ##@ Checks
 .PHONY: test lint types layers

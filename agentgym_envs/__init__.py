@@ -15,11 +15,14 @@ __all__ = ["Fault", "RefusedAction", "Task", "TaskTable", "TextEnv", "TextSpace"
 _SCENARIOS = {
     "TextCraft": ("agentgym_envs.textcraft.env:TextCraftEnv", ("Depth1", "Depth2", "Depth3", "Depth4"), 100),
 }
+# A string: the environments do not import the wrappers.
+_VECTOR = "agentgym_wrappers.vector_entry"
 
 for _name, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
     register(
         id=f"AgentGym/{_name}-v0",
         entry_point=_entry_point,
+        vector_entry_point=f"{_VECTOR}:AgentGym/{_name}-v0",
         max_episode_steps=_max_turns,
         disable_env_checker=True,
     )
@@ -27,6 +30,7 @@ for _name, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
         register(
             id=f"AgentGym/{_name}-{_subset}-v0",
             entry_point=_entry_point,
+            vector_entry_point=f"{_VECTOR}:AgentGym/{_name}-{_subset}-v0",
             max_episode_steps=_max_turns,
             disable_env_checker=True,
             kwargs={"subset": _subset},

@@ -1,0 +1,175 @@
+"""The long run: every registered environment in every mode that suits it, and a page of the results.
+
+`python -m leak_tests.soak` (or `make soak`) goes on where it was interrupted: each finished run is a file, which
+counts as long as the code that was measured is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import gymnasium
+import tyro
+from rich.console import Console
+
+import agentgym_envs
+import agentgym_wrappers
+import leak_tests
+from leak_tests.episodes import Mode
+from leak_tests.registry import SUBJECTS, Subject
+from leak_tests.report import number, read_json, slug, text, write_json
+from leak_tests.runner import Record, SubjectError, block_sizes, measure
+from leak_tests.terminal import bar, try_plot
+from leak_tests.verdict import Finding, judge, overall
+
+
+@dataclasses.dataclass
+class Options:
+    """Soak every registered environment in every mode that suits it, and write a page with plots.
+
+    Interrupted, the same command goes on after the last finished run. Runs are made again once the code of the
+    environments, the wrappers or the leak tests has changed; to make them again anyway, remove the folder.
+    """
+
+    episodes: int = 5_000
+    """Episodes of each run; in mode long, turns."""
+    folder: Path = Path("runs/soak")
+    """Folder with a file for each finished run."""
+    page: Path = Path("docs/results/soak.md")
+    """The page; its plots are put beside it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: Arguments; those of the process by default.
+
+    Returns:
+        Exit code: 0 all passed, 1 not all did, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    options = tyro.cli(Options, prog="python -m leak_tests.soak", args=argv)
+    try:
+        return 0 if soak(SUBJECTS, options.episodes, options.folder, options.page) else 1
+    except (SubjectError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on after the last finished run", file=sys.stderr)
+        return 130
+
+
+def soak(subjects: Sequence[Subject], episodes: int, folder: Path, page: Path) -> bool:
+    """Make the runs that are not there yet, then write the page.
+
+    Args:
+        subjects: What to soak.
+        episodes: Episodes of each run.
+        folder: Where finished runs are.
+        page: The Markdown file to write.
+
+    Returns:
+        Whether all runs passed.
+
+    Raises:
+        SubjectError: If a run could not be finished.
+    """
+    console = Console(highlight=False, markup=False, emoji=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    code = _hash_of_code()
+    records = []
+    for subject in subjects:
+        for mode in subject.modes:
+            record = _finished(folder / f"{slug(subject.env, mode)}.json", episodes, code)
+            if record is None:
+                record = _run(subject.env, mode, episodes, console)
+                write_json(record, folder / f"{slug(subject.env, mode)}.json", code=code)
+            console.print(text(record))
+            console.print(try_plot(record, page.parent / _plot_name(record)), soft_wrap=True)
+            records.append(record)
+    page.write_text(_page(records), encoding="utf-8")
+    console.print(f"page: {page}", soft_wrap=True)
+    return all(overall(judge(record)) == "pass" for record in records)
+
+
+def _run(env: str, mode: Mode, episodes: int, console: Console) -> Record:
+    with bar(console, f"{env} {mode}", len(block_sizes(episodes))) as advance:
+        return measure(env, mode, episodes, on_block=advance)
+
+
+def _finished(path: Path, episodes: int, code: str) -> Record | None:
+    if not path.exists():
+        return None
+    record, content = read_json(path)
+    return record if content["code"] == code and record.played[-1] >= episodes else None
+
+
+def _hash_of_code() -> str:
+    """Hash of the sources that a run depends on."""
+    digest = hashlib.sha256(sys.version.encode())
+    for package in (agentgym_envs, agentgym_wrappers, leak_tests):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _plot_name(record: Record) -> str:
+    return f"soak-{slug(record.env, record.mode)}.png"
+
+
+def _page(records: Sequence[Record]) -> str:
+    rows = [
+        "| Environment | Mode | Played | Memory, KB | Python heap, KB | Counts | Smallest visible leak | Verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *map(_row, records),
+    ]
+    plots = [f"![{record.env}, mode {record.mode}]({_plot_name(record)})" for record in records]
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, Gymnasium {gymnasium.__version__}"
+    return "\n".join(
+        [
+            "# Soak",
+            "",
+            f"Written by `make soak` ({machine}). Growth per 1,000 episodes (in mode `long`: turns) with its 95 % "
+            "interval; the limit is 200 KB for memory and heap, none for the counts (threads, open files, sockets, "
+            "child processes, temporary files). [How it is measured](../leak-tests.md).",
+            "",
+            *rows,
+            "",
+            *(line for plot in plots for line in (plot, "")),
+        ]
+    )
+
+
+def _row(record: Record) -> str:
+    findings = {finding.quantity.name: finding for finding in judge(record)}
+    counts = [finding for finding in findings.values() if not finding.quantity.unit]
+    grown = [f"{finding.quantity.name} {_growth(finding)}" for finding in counts if finding.slope != (0, 0, 0)]
+    cells = [
+        f"`{record.env}`",
+        f"`{record.mode}`",
+        f"{record.played[-1]:,} {record.unit}",
+        _growth(findings["memory"]),
+        _growth(findings["Python heap"]),
+        ", ".join(grown) or "no change",
+        f"{number(findings['memory'].smallest)} KB",
+        f"**{overall(list(findings.values()))}**",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _growth(finding: Finding) -> str:
+    slope = finding.slope
+    return f"{number(slope.value)} ({number(slope.low)} to {number(slope.high)})"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
+    sys.exit(main())

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_wrappers import SubprocVectorEnv
+from agentgym_wrappers import EnvResult, SubprocVectorEnv
 from tests.rough_env import ONE_WAY_ID, ROUGH_ID
 
 DOCS = Path(__file__).parents[1] / "docs" / "vectorization.md"
@@ -180,7 +180,11 @@ def end_of_worker(state: str, way: str) -> str:
             strike()
         else:
             vec.send([0], [action])
-            early = vec.recv(timeout=0.3) if state == "receiving" else time.sleep(0.3)
+            early: list[EnvResult] = []
+            if state == "receiving":
+                early = vec.recv(timeout=0.3)
+            else:
+                time.sleep(0.3)
             strike()
             (result,) = early or vec.recv()
             hit[0] = f"fault: {result.info.get('fault_kind')}"

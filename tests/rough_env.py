@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from typing import Any
@@ -14,7 +15,10 @@ from tests.toy_env import CounterEnv
 
 
 class RoughEnv(CounterEnv):
-    """Beside `add n`: `sleep s`, `signal n`, `exit n`, `raise text`. It also holds a temporary folder."""
+    """Beside `add n`: `sleep s`, `signal n`, `exit n`, `raise text`.
+
+    It also holds a temporary folder, and a process that does not notice the end of others.
+    """
 
     scenario = "Rough"
 
@@ -22,6 +26,7 @@ class RoughEnv(CounterEnv):
         super().__init__(**kwargs)
         self.reset_seconds = 0.0
         self.folder = tempfile.mkdtemp()
+        self.server = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
 
     def reset(self, **kwargs: Any) -> Any:
         time.sleep(self.reset_seconds)
@@ -29,6 +34,8 @@ class RoughEnv(CounterEnv):
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.server.kill()
+        self.server.wait(10)
         super().close()
 
     def _act(self, action: str) -> Outcome:

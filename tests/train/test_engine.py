@@ -66,6 +66,44 @@ def test_a_row_may_come_back_after_a_pause(engine: HFEngine, chat: Chat) -> None
     play(engine, chat, [[0, 1], [1], [0, 1]], max_tokens=5)
 
 
+class CountingEngine(HFEngine):
+    """Counts the tokens that are computed."""
+
+    computed = 0
+
+    def _forward(self, rows: list[int], new: list[list[int]], record: Sequence[int] | None = None) -> torch.Tensor:
+        self.computed += sum(map(len, new))
+        return super()._forward(rows, new, record)
+
+
+def test_what_contexts_have_in_common_is_computed_once(engine: HFEngine, chat: Chat) -> None:
+    counting = CountingEngine(engine.model, engine._stop)
+    prompt = chat.prompt("Reply.", "uvw: write o " * 12)
+
+    def ask(*names: str, context: Sequence[int] = prompt) -> list[Completion]:
+        before = counting.computed
+        replies = counting.generate([Request(name, context, 1, name) for name in names], 1.0)
+        for reply in replies:
+            assert_plain(engine.model, context, reply)
+        costs.append(counting.computed - before)
+        return replies
+
+    costs: list[int] = []
+    (reply, _) = ask("a", "b")  # a group begins together
+    ask("c")  # a member begins later
+    longer = [*prompt, *reply.tokens, *chat.after_reply("x", ended=False)]
+    ask("a", context=longer)  # one takes its turn while the others wait
+    ask("b", context=longer)
+    counting.release(["a", "c"])
+    ask("d", context=longer)  # what was released still serves once
+    assert costs[0] == len(prompt)
+    assert costs[1] == 1
+    assert costs[2] == costs[3] == len(longer) - len(prompt)
+    assert costs[4] == 1
+    assert counting._contexts is not None
+    assert counting._contexts.keys == ["b", "d"]
+
+
 def test_a_key_with_another_context_is_computed_anew(engine: HFEngine, chat: Chat) -> None:
     for prompt in ("o", "write t " * 9, "uvw: o " * 30, "o"):  # none goes on where the one before ended
         context = chat.prompt("Reply.", prompt)

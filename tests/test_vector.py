@@ -188,6 +188,35 @@ def test_the_tasks_of_an_environment_depend_on_its_seed_and_count_alone(make: Ma
     assert [tasks[:12] for tasks in seen] == expected
 
 
+class Reusing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hands out one info all the time."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.told: dict[str, Any] = {}
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = super().reset(**kwargs)
+        self.told.clear()
+        self.told.update(info)
+        return observation, self.told
+
+    def step(self, action: Any) -> Any:
+        *step, info = super().step(action)
+        self.told.clear()
+        self.told.update(info)
+        return *step, self.told
+
+
+def test_the_final_info_is_that_of_the_end_even_if_the_environment_uses_it_again(make: Make) -> None:
+    vec = make(num_envs=1, autoreset_mode="SameStep", env_wrappers=[short, Reusing])
+    vec.reset(seed=0)
+    for _ in range(3):
+        *_, infos = vec.step(["inventory"])
+    assert infos["final_info"]["turn"].tolist() == [3]
+    assert infos["turn"].tolist() == [0]
+
+
 def test_render_call_and_attributes_reach_every_environment(make: Make) -> None:
     vec = make(num_envs=3, workers=2, env_wrappers=[drifting], render_mode="ansi")
     vec.reset(seed=0)

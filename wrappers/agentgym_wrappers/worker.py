@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import copy
 import mmap
 import os
 import pickle
@@ -67,6 +68,7 @@ class Host:
         observation, reward, terminated, truncated, info = self.env.step(action)
         step = Step(observation, cast(float, reward), terminated, truncated, info)
         if autoreset and (step.terminated or step.truncated):
+            step = copy.deepcopy(step)  # some environments write the next episode into the same objects
             return step._replace(start=self.reset(None, None))
         return step
 

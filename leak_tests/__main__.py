@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gymnasium.spec(env_id)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         registered = ", ".join(subject.env for subject in SUBJECTS)
-        return _usage(f"--env {options.env}: {error} Registered here: {registered}; any Gymnasium id is accepted.")
+        return _usage(f"--env {options.env}: {error}. Soaked here: {registered}; any Gymnasium id is accepted.")
     try:
         with bar(console, f"{options.env} {options.mode}", len(block_sizes(options.episodes))) as advance:
             record = measure(options.env, options.mode, options.episodes, options.seed, options.block_seconds, advance)

@@ -6,6 +6,7 @@ A quantity of a scenario's own (a JVM's live heap, a browser's contexts) is an e
 from __future__ import annotations
 
 import os
+import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,9 +63,16 @@ OUTSIDE: dict[Quantity, Callable[[Tree], float]] = {
 # environment) that is open, None between two of mode `cycles`, and return None where they do not apply.
 INSIDE: dict[Quantity, Callable[[Any], float | None]] = {
     Quantity("Python heap", MEMORY_LIMIT_KB, "KB"): lambda _env: tracemalloc.get_traced_memory()[0] / 1024,
+    Quantity("JVM live heap", MEMORY_LIMIT_KB, "KB"): lambda _env: _jvm_live_heap(),
 }
 
 QUANTITIES = {quantity.name: quantity for quantity in (*OUTSIDE, *INSIDE)}
+
+
+def _jvm_live_heap() -> float | None:
+    """What is alive in the Java processes that this process has started, if it has any."""
+    host = sys.modules.get("agentgym_envs.sciworld.host")  # not imported for the sake of others
+    return None if host is None else host.live_heap_kb()
 
 
 def _entries(folder: Path) -> int:

@@ -45,7 +45,10 @@ _TEXTCRAFT = (
     ),
 )
 
-SUBJECTS = (Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),)
+SUBJECTS = (
+    Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),
+    Subject("AgentGym/SciWorld-v0"),
+)
 
 
 def find(env: str) -> Subject:

@@ -35,9 +35,11 @@ def text(record: Record) -> RenderableType:
     for finding in findings:
         table.add_row(*cells(finding), Text(finding.verdict, STYLES[finding.verdict]))
     parts: list[RenderableType] = [table]
-    if verdict != "pass" and record.growers:
+    grown = {finding.quantity.unit for finding in findings if finding.verdict != "pass"}
+    if "KB" in grown and record.growers:
         parts.append(Text("Lines whose objects took more memory at the end than after the warm-up:"))
         parts += [Text(f"  {kb:10,.1f} KB  {line}") for line, kb in record.growers[:_SHOWN_GROWERS]]
+        parts.append(Text("A cache that is still filling looks like a leak: if so, play more episodes."))
     if verdict == "inconclusive":
         parts.append(Text("The interval is wider than the limit: play more episodes."))
     parts.append(Text.assemble("verdict: ", (verdict, STYLES[verdict])))

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -63,7 +64,7 @@ class RoughEnv(CounterEnv):
         raise LookupError("on purpose")
 
     def unpicklable(self) -> Any:
-        return lambda: None
+        return threading.Lock()
 
 
 class OneWayRoughEnv(RoughEnv):
@@ -73,14 +74,17 @@ class OneWayRoughEnv(RoughEnv):
 
 
 class FragileEnv(RoughEnv):
-    """Its second start in any process group ends the process: what cannot be brought back."""
+    """Its reset ends the process as long as there is a file, which goes with the first time if that is wanted."""
 
-    def __init__(self, *, marker: str, **kwargs: Any) -> None:
+    def __init__(self, *, marker: str, once: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.marker = marker
+        self.once = once
 
     def reset(self, **kwargs: Any) -> Any:
         if os.path.exists(self.marker):
+            if self.once:
+                os.unlink(self.marker)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().reset(**kwargs)
 

@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
@@ -301,6 +302,21 @@ def test_send_and_recv_give_each_environment_what_step_gives(make: Make, in_proc
             assert len(vec.recv(at_least=9)) == ended.sum()
 
 
+def test_a_main_program_that_is_busy_elsewhere_is_no_sign_of_a_hanging_worker(make: Make) -> None:
+    vec = make(num_envs=60, env_wrappers=[ActionParser], call_seconds=1.5)
+    vec.reset(seed=0)
+    pids = vec.worker_pids
+    large = "x" * 100_000 + "\n<action>inventory</action>"
+    vec.send(range(60), [large] * 60)  # more than the socket holds
+    time.sleep(4)
+    assert len(vec.recv(at_least=60)) == 60
+    vec.set_attr("instruction", "y" * 1_000_000)
+    vec.send_reset(range(60))  # and more than it holds in the other direction
+    time.sleep(4)
+    assert len(vec.recv(at_least=60)) == 60
+    assert vec.worker_pids == pids
+
+
 def test_large_messages_pass_in_both_directions(make: Make) -> None:
     vec = make(num_envs=8, env_wrappers=[ActionParser])
     vec.reset(seed=0)
@@ -392,10 +408,17 @@ def result_after(vec: Vec) -> Any:
         (lambda vec: vec.reset(seed=[1, 2, "x", 3]), ValueError, "environment 2: a seed is an integer"),
         (lambda vec: vec.reset(options=[{}, {}]), ValueError, "2 options for 4 environments"),
         (lambda vec: vec.reset(options=[{}, {}, 3, {}]), ValueError, "options 2: reset options are a mapping"),
-        (lambda vec: vec.reset(options={"reset_mask": [True] * 4}), ValueError, "NumPy array of 4 bools"),
-        (lambda vec: vec.reset(options={"reset_mask": np.zeros(4, bool)}), ValueError, "at least one True"),
-        (lambda vec: vec.set_attr("spam", [1, 2]), ValueError, "2 values for 4 environments"),
-        (lambda vec: vec.set_attr("spam", threading.Lock()), TypeError, "environment 0 cannot be sent"),
+        (lambda vec: vec.reset(options={"reset_mask": [1, 0, 1, 0]}), ValueError, "must hold 4 bools"),
+        (lambda vec: vec.reset(options={"reset_mask": [True] * 3}), ValueError, "must hold 4 bools"),
+        (lambda vec: vec.send_reset([1], seeds=5), ValueError, "seeds are a list .* not 5"),
+        (lambda vec: vec.send(5, ["a"]), ValueError, "send: the environments are a list of indices, not 5"),
+        (lambda vec: vec.fork_from(0, 1), ValueError, "fork_from: the environments are a list of indices, not 1"),
+        (lambda vec: vec.fork_from(0, [1, 1]), ValueError, "fork_from: environment 1 is named twice"),
+        (lambda vec: vec.fork_from(9, [1]), IndexError, "fork_from: there is no environment 9"),
+        (lambda vec: vec.set_attr("tunr_limit", 5), AttributeError, "environment 0: .* has an attribute 'tunr_limit'"),
+        (lambda vec: vec.reset(options={"reset_mask": np.zeros(4, bool)}), ValueError, "is False everywhere"),
+        (lambda vec: vec.set_attr("turn_limit", [1, 2]), ValueError, "2 values for 4 environments"),
+        (lambda vec: vec.set_attr("turn_limit", threading.Lock()), TypeError, "environment 0 cannot be sent"),
         (lambda vec: vec.call("step", "a"), ValueError, "use vec.step"),
         (lambda vec: vec.restore([0, 1], [b""]), ValueError, "1 snapshots for 2 environments"),
         (lambda vec: vec.recv(), ValueError, "nothing is under way"),
@@ -414,7 +437,9 @@ def test_an_environments_own_refusal_names_it_and_the_others_are_reset(make: Mak
     with pytest.raises(ValueError, match=r"(?s)environment 1: .*there is no task 'spam'") as caught:
         vec.reset(seed=0, options=[{"task": 1}, {"task": "spam"}, {"task": 3}])
     assert "In the worker:" in caught.value.__cause__.__notes__[0]  # type: ignore[union-attr]
-    vec.send_reset([1], options={"task": 2})
+    with pytest.raises(gymnasium.error.Error, match=r"environment 0: .*greater or equal to zero"):
+        vec.reset(seed=[-1, 0, 1], options=[{"task": 1}, {"task": 2}, {"task": 3}])
+    vec.send_reset([0], options={"task": 1})
     vec.recv()
     assert vec.step(["inventory"] * 3)[4]["task"].tolist() == ["textcraft_1", "textcraft_2", "textcraft_3"]
     vec.send_reset([0, 1], options=[{"task": "spam"}, {"task": 2}])
@@ -426,7 +451,7 @@ def test_an_environments_own_refusal_names_it_and_the_others_are_reset(make: Mak
 
 def test_what_is_out_of_turn_is_refused(make: Make) -> None:
     vec = make(num_envs=2, autoreset_mode="Disabled", env_wrappers=[short])
-    with pytest.raises(ValueError, match="environment 0 was never reset"):
+    with pytest.raises(ResetNeeded, match="environment 0 was never reset"):
         vec.step(["inventory"] * 2)
     with pytest.raises(ValueError, match="environment 1 was never reset"):
         vec.reset(options={"reset_mask": np.array([True, False])})
@@ -445,7 +470,7 @@ def test_what_is_out_of_turn_is_refused(make: Make) -> None:
     vec.recv()
     for _ in range(2):
         vec.step(["inventory"] * 2)
-    with pytest.raises(ValueError, match=r"episode of environment 1 has ended .* send_reset\(\[index\]\)"):
+    with pytest.raises(ResetNeeded, match=r"environment 1 has no running episode .* send_reset\(\[index\]\)"):
         vec.send([1], ["inventory"])
 
 
@@ -495,7 +520,9 @@ class Locked:
             f"environment 1 has the id {ROUGH_ID}, but environment 0 has {TEXTCRAFT}",
         ),
         ([lambda: os._exit(3)], {}, RuntimeError, r"environment 0: make: worker 0 \(pid \d+\) exited with code 3"),
-        ([lambda: time.sleep(60)], {"call_seconds": 0.5}, RuntimeError, "no answer within call_seconds=0.5"),
+        ([lambda: time.sleep(60)], {"start_seconds": 3}, RuntimeError, "no answer within start_seconds=3"),
+        ([lambda: None], {}, TypeError, "environment 0: .*returned None"),
+        (["AgentGym/TextCraft-v0"], {}, ValueError, r"must be functions .*make\(id, num_envs\) takes an id"),
     ],
 )
 def test_what_cannot_be_made_leaves_nothing_running(
@@ -539,9 +566,12 @@ def test_garbage_collection_closes_it() -> None:
 # ---- faults ---------------------------------------------------------------------------------------------
 
 
-def pid_of(vec: Vec, index: int) -> int:
-    pid: int = vec.call("worker_pid")[index]
-    return pid
+def kill(vec: Vec, worker: int) -> None:
+    """Kill a worker and wait for it to be dead."""
+    pid = vec.worker_pids[worker]
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):  # it was waited for already
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @modes
@@ -551,20 +581,20 @@ def test_environments_of_a_killed_worker_that_were_idle_notice_nothing(
     vec = make(num_envs=4, workers=2, autoreset_mode=mode, env_wrappers=[ActionParser, drifting])
     sync = in_process(TEXTCRAFT, 4, mode, lambda env: drifting(ActionParser(env)))
 
-    def kill(number: int) -> None:
+    def strike(number: int) -> None:
         if number % 3 == 1:
-            os.kill(vec.worker_pids[number % 2], signal.SIGKILL)
+            kill(vec, number % 2)
 
-    assert transcript(vec, 20, kill) == transcript(sync, 20)
+    assert transcript(vec, 20, strike) == transcript(sync, 20)
 
 
 def test_a_set_attribute_survives_its_worker(make: Make) -> None:
     vec = make(num_envs=2, env_wrappers=[drifting])
     vec.reset(seed=0)
     vec.set_attr("global_step", 4)
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     assert vec.get_attr("global_step") == (4, 4)
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     assert vec.reset()[1]["horizon"].tolist() == [6, 6]
 
 
@@ -629,20 +659,103 @@ def test_where_replay_is_impossible_all_environments_of_the_worker_fault_and_say
     twin.reset(seed=5, options={"task": "counter_4"})
     ours, theirs = vec.reset()[1], twin.reset()[1]
     assert plain(ours) == plain(theirs)
-    os.kill(vec.worker_pids[0], signal.SIGKILL)  # idle: told at the next step
+    kill(vec, 0)  # idle: told at the next step
     *_, truncations, infos = vec.step(["add 0"] * 4)
     assert truncations.tolist() == [True, True, False, False]
+
+
+def test_a_worker_whose_socket_is_held_open_by_what_it_started_is_missed_nevertheless(make: Make) -> None:
+    def forks() -> Any:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        return gymnasium.make(TEXTCRAFT)
+
+    with SubprocVectorEnv([forks]) as vec:
+        first = vec.reset(seed=0)
+        kill(vec, 0)
+        assert plain(vec.reset(seed=0)) == plain(first)
+
+
+def test_what_was_done_in_part_is_known_when_a_worker_dies(make: Make) -> None:
+    vec = make(ROUGH_ID, 3, workers=3, autoreset_mode="Disabled", env_wrappers=[SlowToSet])
+    vec.reset(seed=0, options={"task": "counter_4"})
+    vec.send([0], ["add 3"])
+    vec.recv()
+    timer = threading.Timer(0.7, kill, (vec, 0))
+    timer.start()
+    vec.set_attr("delay", [0.0, 0.0, 1.5])  # environment 0 has answered when its worker dies
+    timer.join()
+    assert vec.get_attr("delay") == (0.0, 0.0, 1.5)
+    timer = threading.Timer(0.7, kill, (vec, 1))
+    timer.start()
+    vec.fork_from(0, [1, 2])  # likewise environment 1
+    timer.join()
+    vec.send([0, 1, 2], ["add 0"] * 3)
+    assert [(r.observation, r.info["turn"]) for r in vec.recv(at_least=3)] == [("The counter shows 4.", 2)] * 3
+
+
+class SlowToSet(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes its time to set `delay`, and then to be restored."""
+
+    _delay = 0.0
+
+    @property
+    def delay(self) -> float:
+        return self._delay
+
+    @delay.setter
+    def delay(self, value: float) -> None:
+        time.sleep(value)
+        self._delay = value
+
+    def snapshot_state(self) -> dict[str, Any]:
+        return {}
+
+    def restore_state(self, state: Any) -> dict[str, Any]:
+        time.sleep(self._delay)
+        return {}
+
+
+def test_a_reset_is_repeated_after_a_step_that_ended_its_worker_too(tmp_path: Any, make: Make) -> None:
+    marker = tmp_path / "marker"
+    vec = make("Toy/Fragile-v0", 1, marker=str(marker), once=True, autoreset_mode="Disabled")
+    vec.reset(seed=0)
+    vec.send([0], ["signal 9"])
+    assert vec.recv()[0].info["fault_kind"] == "killed"
+    marker.touch()
+    vec.send_reset([0])
+    assert "goal" in vec.recv()[0].info
+
+
+def test_what_cannot_be_read_ends_the_run_with_the_cause(make: Make) -> None:
+    vec = make(num_envs=1, env_wrappers=[Poisoning])
+    vec.reset(seed=0)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"what worker 0 returned cannot be read .* 'second'"):
+            vec.step(["inventory"])
+
+
+class Poison(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first)
+
+
+class Poisoning(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        *step, info = super().step(action)
+        return *step, {**info, "poison": Poison(1, 2)}
 
 
 def test_a_worker_killed_during_resets_repeats_them(make: Make) -> None:
     vec = make(num_envs=3)
     expected = plain(vec.reset(seed=3))
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     assert plain(vec.reset(seed=3)) == expected
     following = plain(vec.reset())
     vec.reset(seed=3)
     vec.send_reset([0, 1, 2])
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     results = sorted(vec.recv(at_least=3))
     assert plain([r.observation for r in results]) == following[0]
 
@@ -691,14 +804,14 @@ def test_too_many_faults_stop_the_run_with_the_cause(make: Make) -> None:
 
 def test_a_worker_that_can_never_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RuntimeError, match=r"workers do not start: .*exited with code 1"):
+    with pytest.raises(RuntimeError, match=r"5 workers in a row have ended without an answer. .*exited with code 1"):
         Vec.make(TEXTCRAFT, 2)
 
 
 def test_an_unknown_stateful_wrapper_costs_the_replay_only(make: Make) -> None:
     vec = make(num_envs=2, env_wrappers=[lambda env: Counting(env)])
     vec.reset(seed=0)
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     *_, truncations, infos = vec.step(["inventory"] * 2)
     assert truncations.all()
     assert infos["fault_kind"].tolist() == ["lost", "lost"]
@@ -715,7 +828,7 @@ def test_a_reply_that_is_refused_by_the_parser_stays_refused_in_a_replay(make: M
     vec.reset(seed=0)
     refused = RefusedAction("what?", "Say one thing only.")
     first = vec.step([refused])
-    os.kill(vec.worker_pids[0], signal.SIGKILL)
+    kill(vec, 0)
     (data,) = vec.snapshot([0])
     env = gymnasium.make(TEXTCRAFT).unwrapped
     assert isinstance(env, TextEnv)

@@ -238,7 +238,7 @@ class HorizonCurriculum(gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], R
         if isinstance(cast(object, env), gymnasium.vector.VectorEnv):
             raise ValueError(
                 "HorizonCurriculum wraps single environments, since each counts its own turns; wrap them "
-                "inside the vector environment: SyncVectorEnv([lambda: HorizonCurriculum(env, 10), ...])."
+                "inside it: gymnasium.make_vec(id, num_envs=8, env_wrappers=[lambda env: HorizonCurriculum(env, 10)])."
             )
         RecordConstructorArgs.__init__(self, schedule=self.schedule.to_dict(), count_episodes=count_episodes)
         super().__init__(env)

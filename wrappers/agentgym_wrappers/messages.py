@@ -9,8 +9,9 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import cloudpickle
 import gymnasium
 
 _LENGTH = struct.Struct("<Q")
@@ -79,7 +80,7 @@ class Failure(NamedTuple):
     """An exception in a worker.
 
     Attributes:
-        kind: Name of the most special built-in class that the exception belongs to.
+        kind: Name, with its module, of the most special class of Python's or Gymnasium's that it belongs to.
         message: Class and message, as in the last line of a traceback.
         traceback: The whole traceback.
     """
@@ -87,6 +88,18 @@ class Failure(NamedTuple):
     kind: str
     message: str
     traceback: str
+
+
+class UnreadableMessage(ValueError):
+    """Something was pickled that cannot be unpickled."""
+
+
+def pack(message: Any) -> bytes:
+    """Pickle a message; with cloudpickle if need be, which sends classes that the other end cannot import."""
+    try:
+        return pickle.dumps(message, protocol=5)
+    except Exception:
+        return cast(bytes, cloudpickle.dumps(message))
 
 
 class Channel:
@@ -102,9 +115,8 @@ class Channel:
         """The socket's file descriptor, for selectors."""
         return self.socket.fileno()
 
-    def send(self, message: Any) -> None:
-        """Send a message, or what the socket takes of it at once; `flush` sends the rest."""
-        data = pickle.dumps(message, protocol=5)
+    def send(self, data: bytes) -> None:
+        """Send a packed message, or what the socket takes of it at once; `flush` sends the rest."""
         self._unsent += _LENGTH.pack(len(data))
         self._unsent += data
         self.flush()
@@ -125,6 +137,7 @@ class Channel:
 
         Raises:
             EOFError: If the other end is closed.
+            UnreadableMessage: If what was sent cannot be made again here.
         """
         try:
             data = self.socket.recv(_CHUNK)
@@ -142,7 +155,10 @@ class Channel:
             if len(self._received) < end:
                 break
             with memoryview(self._received) as view, view[start + _LENGTH.size : end] as message:
-                messages.append(pickle.loads(message))
+                try:
+                    messages.append(pickle.loads(message))
+                except Exception as error:
+                    raise UnreadableMessage(f"{type(error).__name__}: {error}") from error
             start = end
         del self._received[:start]
         return messages

@@ -6,14 +6,16 @@ Beside Gymnasium's batched `reset` and `step` there is a pair without a barrier,
 
 from __future__ import annotations
 
-import builtins
 import importlib
+import logging
 import os
+import pickle
 import selectors
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,21 +24,25 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from agentgym_envs import TextSpace
 from agentgym_wrappers.columns import infos_by_column
-from agentgym_wrappers.messages import Command, Description, Failure, Start, Step
+from agentgym_wrappers.messages import Command, Description, Failure, Start, Step, UnreadableMessage
 from agentgym_wrappers.worker_process import WorkerProcess
 
 CALL_SECONDS = 300.0
+START_SECONDS = 120.0
 CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 1.0  # from a worker's end of file to its exit status
 FAULT_WINDOW = 100  # episodes over which faults are counted
-MAX_FAILED_STARTS = 3
+MAX_LOST_IN_A_ROW = 4
 _RECEIVED = ("step", "reset")  # commands that `recv` answers
+
+_log = logging.getLogger(__name__)
 
 Options = Mapping[str, Any] | None
 Array = npt.NDArray[Any]
@@ -51,7 +57,7 @@ class EnvironmentFailure(RuntimeError):
 
     Attributes:
         env_index: Index of the environment.
-        kind: Name of the exception's closest built-in class.
+        kind: Name of the exception's closest class that is Python's or Gymnasium's own.
     """
 
     def __init__(self, env_index: int, failure: Failure) -> None:
@@ -152,6 +158,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         thread_per_env: bool = False,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         call_seconds: float = CALL_SECONDS,
+        start_seconds: float = START_SECONDS,
         fault_limit: int = 20,
     ) -> None:
         """Start the workers and make the environments.
@@ -164,10 +171,11 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             thread_per_env: Whether a worker steps its environments in a thread each, rather than one after
                 the other. Right for those that wait for something outside Python, such as a JVM or browser.
             autoreset_mode: One of Gymnasium's modes; `AutoresetMode.DISABLED` for `send` and `recv`.
-            call_seconds: What one call of one environment, its making included, may take before its
-                worker is taken to hang.
-            fault_limit: Number of faults among the last 100 ended episodes beyond which `WorkerError` is
-                raised.
+            call_seconds: What one reset, step or call of one environment may take before its worker is
+                taken to hang.
+            start_seconds: What a new worker may take until its first environment is made.
+            fault_limit: Number of faults among the last 100 ended episodes (`lost` ones not counted: they have
+                their cause in another) beyond which `WorkerError` is raised.
 
         Raises:
             ValueError: If an argument is not accepted.
@@ -176,21 +184,28 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """
         self.closed = True  # until there is something to close
         env_fns = list(env_fns)
+        if not all(map(callable, env_fns)):
+            raise ValueError(
+                f"SubprocVectorEnv: env_fns must be functions that make one environment each, not {env_fns!r}; "
+                "SubprocVectorEnv.make(id, num_envs) takes an id."
+            )
         self.num_envs = len(env_fns)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         if not env_fns:
             raise ValueError("SubprocVectorEnv: env_fns is empty; give one function per environment.")
         if not 1 <= workers <= self.num_envs:
             raise ValueError(f"SubprocVectorEnv: workers must be from 1 to {self.num_envs} (num_envs), not {workers}.")
-        if not call_seconds > 0:
-            raise ValueError(f"SubprocVectorEnv: call_seconds must be above 0, not {call_seconds}.")
+        for name, seconds in (("call_seconds", call_seconds), ("start_seconds", start_seconds)):
+            if not seconds > 0:
+                raise ValueError(f"SubprocVectorEnv: {name} must be above 0, not {seconds}.")
         if not 0 <= fault_limit <= FAULT_WINDOW:
             raise ValueError(f"SubprocVectorEnv: fault_limit must be from 0 to {FAULT_WINDOW}, not {fault_limit}.")
         factories = [_pickled(function, f"environment {i}: its env_fn") for i, function in enumerate(env_fns)]
         self._thread_per_env = thread_per_env
         self._call_seconds = call_seconds
+        self._start_seconds = start_seconds
         self._fault_limit = fault_limit
-        self._failed_starts = 0
+        self._lost_in_a_row = [0] * workers
         self._faults: deque[bool] = deque(maxlen=FAULT_WINDOW)  # whether the last ended episodes ended by one
         self._fatal: str | None = None
         self._ready: deque[EnvResult] = deque()
@@ -224,6 +239,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         thread_per_env: bool = False,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         call_seconds: float = CALL_SECONDS,
+        start_seconds: float = START_SECONDS,
         fault_limit: int = 20,
         **env_kwargs: Any,
     ) -> SubprocVectorEnv:
@@ -237,6 +253,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             thread_per_env: See there.
             autoreset_mode: See there.
             call_seconds: See there.
+            start_seconds: See there.
             fault_limit: See there.
             **env_kwargs: Passed to `gymnasium.make`.
         """
@@ -256,6 +273,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             thread_per_env=thread_per_env,
             autoreset_mode=autoreset_mode,
             call_seconds=call_seconds,
+            start_seconds=start_seconds,
             fault_limit=fault_limit,
         )
 
@@ -272,7 +290,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         Args:
             seed: Environment i gets `seed + i`, or its element of a list; without one it starts the next
                 episode of its last seed.
-            options: Reset options for all, or a list with those of each environment. `reset_mask`, a NumPy
+            options: Reset options for all, or a list with those of each environment. `reset_mask`, an
                 array of `num_envs` bools, leaves out the environments where it is False.
 
         Returns:
@@ -316,12 +334,13 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             Observations, rewards (float64 [num_envs]), terminations and truncations (bool [num_envs]), infos.
 
         Raises:
-            ValueError: If there are too many or too few actions, or one is of the wrong type, or, with autoreset
-                disabled, an environment's episode has ended.
+            ValueError: If there are too many or too few actions, or one is of the wrong type.
+            gymnasium.error.ResetNeeded: If an environment was never reset or, with autoreset disabled, its episode
+                has ended.
         """
         self._check_all_idle("step")
         indices = range(self.num_envs)
-        self._send_steps(indices, self._checked_actions(actions, indices))
+        self._send_steps(indices, self._checked_actions(actions, indices, batched=True))
         results = self._collect(indices)
         return (
             self._observations(),
@@ -364,8 +383,6 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         self._check_all_idle("set_attr")
         self._request({index: ("set_attribute", name, value) for index, value in enumerate(pickled)})
         self._wait_for(range(self.num_envs))
-        for slot, value in zip(self._slots, pickled, strict=True):
-            slot.attributes[name] = value
 
     def render(self) -> tuple[Any, ...]:
         """Return what each environment renders."""
@@ -405,8 +422,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
         Raises:
             IndexError: If there is no such environment.
-            ValueError: If an environment is still at work, its episode has ended (with autoreset disabled), or
-                an action is not accepted. Nothing was sent then.
+            ValueError: If an environment is still at work, or an action is not accepted.
+            gymnasium.error.ResetNeeded: If an environment was never reset or, with autoreset disabled, its episode
+                has ended. Nothing was sent then.
         """
         indices = self._checked_indices(indices, "send")
         self._send_steps(indices, self._checked_actions(actions, indices))
@@ -429,6 +447,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             ValueError: If an environment is still at work, or there are too few or too many seeds or options.
         """
         indices = self._checked_indices(indices, "send_reset")
+        if seeds is not None and not isinstance(seeds, Iterable):
+            raise ValueError(f"send_reset: seeds are a list with one for each environment, not {seeds!r}.")
         seeds = [None] * len(indices) if seeds is None else list(seeds)
         if len(seeds) != len(indices):
             raise ValueError(f"send_reset: {len(seeds)} seeds for {len(indices)} environments; give one for each.")
@@ -489,8 +509,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         if len(snapshots) != len(indices):
             raise ValueError(f"restore: {len(snapshots)} snapshots for {len(indices)} environments; give one for each.")
         self._request({i: ("restore", data, ()) for i, data in zip(indices, snapshots, strict=True)})
-        starts = self._wait_for(indices)
-        return [self._begin_episode(self._slots[i], start) for i, start in zip(indices, starts, strict=True)]
+        return cast(list[EnvResult], self._wait_for(indices))
 
     def fork_from(self, source: int, targets: Sequence[int]) -> list[EnvResult]:
         """Put other environments, of whatever worker, into the state of one: a group of siblings for GRPO.
@@ -505,6 +524,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         Raises:
             ValueError: If the state of this kind of environment cannot be saved.
         """
+        targets = self._checked_indices(targets, "fork_from")
+        self._checked_indices([source], "fork_from")
         (data,) = self.snapshot([source])
         return self.restore(targets, [data] * len(targets))
 
@@ -513,6 +534,11 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """Environments whose results `recv` has still to return, or whose failures to raise."""
         at_work = [slot.index for slot in self._slots if slot.pending is not None and slot.pending[0] in _RECEIVED]
         return sorted([*at_work, *(result.env_index for result in self._ready), *self._failures])
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a replay brings the environments back after their worker's end, so that only faults are lost."""
+        return all(slot.description is not None and slot.description.replays for slot in self._slots)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -525,11 +551,11 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         slots = [self._slots[index] for index in indices]
         for slot in slots:
             if slot.result is None:
-                raise ValueError(f"environment {slot.index} was never reset; reset it before the first step.")
+                raise ResetNeeded(f"environment {slot.index} was never reset; reset it before the first step.")
             if slot.ended and self.autoreset_mode is AutoresetMode.DISABLED:
-                raise ValueError(
-                    f"the episode of environment {slot.index} has ended and autoreset is disabled; reset it with "
-                    "send_reset([index]) or reset(options={'reset_mask': mask})."
+                raise ResetNeeded(
+                    f"environment {slot.index} has no running episode (it has ended, or its reset failed) and "
+                    "autoreset is disabled; reset it with send_reset([index]) or reset(options={'reset_mask': mask})."
                 )
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         commands: dict[int, Command] = {}
@@ -558,22 +584,34 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         batches: dict[int, list[tuple[int, Command]]] = {}
         for index, command in commands.items():
             batches.setdefault(self._slots[index].worker, []).append((index, command))
+        packed: dict[int, bytes] = {}
         for number, batch in batches.items():
             try:
-                self._workers[number].send(batch)
-            except Exception as error:  # nothing of this message was sent
+                packed[number] = self._packed(batch)
+            except Exception as error:
                 raise TypeError(
                     f"environments {', '.join(str(index) for index, _ in batch)}: what they were given cannot be sent "
-                    f"to their worker ({error}); give values that pickle accepts."
+                    f"to their worker ({error}); give values that can be pickled."
                 ) from error
-            for index, command in batch:
+        for number, data in packed.items():
+            for index, command in batches[number]:
                 slot = self._slots[index]
                 slot.pending = command
                 slot.expected.append(command)
-            self._watch(self._workers[number])
+            self._send(self._workers[number], data)
+
+    def _packed(self, batch: list[tuple[int, Command]]) -> bytes:
+        """Pickle commands; other than text, what users give may be of classes of the main module."""
+        text = all(command[0] == "step" for _, command in batch) and isinstance(self.single_action_space, TextSpace)
+        return pickle.dumps(batch, protocol=5) if text else cast(bytes, cloudpickle.dumps(batch))
+
+    def _send(self, worker: WorkerProcess, data: bytes) -> None:
+        worker.channel.send(data)
+        self._watch(worker)
 
     def _watch(self, worker: WorkerProcess) -> None:
         """Wait for what a worker says and, as long as there is something left to send, for it to read."""
+        worker.heard = time.monotonic()
         events = selectors.EVENT_READ | (0 if worker.channel.flush() else selectors.EVENT_WRITE)
         if self._selector.get_key(worker.channel).events != events:
             self._selector.modify(worker.channel, events, worker)
@@ -604,29 +642,42 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
     def _pump(self, seconds: float | None) -> None:
         """Exchange messages for at most this time, and look after workers that died or hang."""
-        patience = min(1.0, self._call_seconds / 2)
+        patience = min(1.0, self._call_seconds / 2, self._start_seconds / 2)
+        now = time.monotonic()
+        if now - self._last_look > 2 * patience:  # nobody listened: whoever waits to be heard is not silent
+            for worker in self._workers:
+                worker.heard = now
         for key, events in self._selector.select(patience if seconds is None else min(seconds, patience)):
-            worker: WorkerProcess = key.data
-            if events & selectors.EVENT_WRITE:
-                self._watch(worker)
-            if events & selectors.EVENT_READ:
-                try:
-                    batches = worker.channel.receive()
-                except EOFError:
-                    self._replace(worker)
-                    continue
-                for batch in batches:
-                    worker.answered = True
-                    worker.heard = time.monotonic()
-                    for index, reply in batch:
-                        self._take_reply(self._slots[index], reply)
+            self._exchange(key.data, events)
         now = time.monotonic()
         if now - self._last_look > patience:
             self._last_look = now
             for worker in list(self._workers):
-                self._replace_if_hanging(worker, now)
+                self._look_after(worker, now)
         if self._fatal is not None:
             raise WorkerError(self._fatal)
+
+    def _exchange(self, worker: WorkerProcess, events: int) -> None:
+        """Send what a worker takes now, and take what it says."""
+        if events & selectors.EVENT_WRITE:
+            self._watch(worker)
+        if events & selectors.EVENT_READ:
+            try:
+                batches = worker.channel.receive()
+            except EOFError:
+                self._replace(worker)
+                return
+            except UnreadableMessage as error:
+                self._fatal = (
+                    f"SubprocVectorEnv: what worker {worker.number} returned cannot be read ({error}); let infos hold "
+                    "strings, numbers and booleans."
+                )
+                return
+            worker.heard = time.monotonic()
+            worker.answered = worker.answered or bool(batches)
+            for batch in batches:
+                for index, reply in batch:
+                    self._take_reply(self._slots[index], reply)
 
     def _take_reply(self, slot: _Slot, reply: Any) -> None:
         command = slot.expected.popleft()
@@ -634,7 +685,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             self._take_recovery(slot, command, reply)
             return
         slot.pending = None
-        slot.strikes = 0
+        slot.strikes = self._lost_in_a_row[slot.worker] = 0
         match command[0], reply:
             case "step", _ if slot.lost:  # it was stepped in a state that is not its own
                 self._fault(slot, "lost", slot.lost)
@@ -645,10 +696,19 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             case _, Failure():
                 slot.final = None
                 slot.ended = slot.ended or command[0] in ("reset", "restore")
-                self._failures[slot.index] = EnvironmentFailure(slot.index, reply)
+                self._failures[slot.index] = failure = EnvironmentFailure(slot.index, reply)
+                if command[0] == "make":
+                    failure.add_note(
+                        "A worker does not run the main program: what that registers or defines is not known there. "
+                        "Let the function import it, or give an id as 'module:id'."
+                    )
             case "reset", _:
                 final, result = slot.final, self._begin_episode(slot, reply)
                 self._ready.append(result if final is None else self._with_final(slot, final))
+            case "restore", _:
+                slot.answer = self._begin_episode(slot, reply)
+            case "set_attribute", _:
+                slot.attributes[command[1]] = command[2]
             case _:
                 slot.answer = reply
 
@@ -699,6 +759,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         info.update(end="fault", fault_kind=kind, fault=text)
         slot.pending = None
         slot.lost = ""
+        slot.strikes = 0
         slot.ended = True
         slot.result = EnvResult(slot.index, last.observation, 0.0, False, True, info)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -706,7 +767,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             self._request({slot.index: ("reset", None, None)})
         else:
             self._ready.append(slot.result)
-        self._count_episode(text)
+        _log.warning(text)
+        if kind != "lost":
+            self._count_episode(text)
 
     def _count_episode(self, fault: str) -> None:
         self._faults.append(bool(fault))
@@ -716,11 +779,19 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
                 f"more than fault_limit={self._fault_limit}. The last one: {fault}"
             )
 
-    def _replace_if_hanging(self, worker: WorkerProcess, now: float) -> None:
+    def _look_after(self, worker: WorkerProcess, now: float) -> None:
+        """Replace a worker that hangs, or that has ended without a word."""
+        if worker.ended:
+            with suppress(EOFError):  # what it said last
+                self._exchange(worker, selectors.EVENT_READ)
+            if worker is self._workers[worker.number]:
+                self._replace(worker)
+            return
+        limit = self._call_seconds if worker.answered else self._start_seconds
         busy = worker.busy()
-        slow = {index for index, since in busy.items() if now - since > self._call_seconds}
+        slow = {index for index, since in busy.items() if now - since > limit}
         waiting = any(self._slots[index].expected for index in worker.indices)
-        if slow or (waiting and not busy and now - worker.heard > self._call_seconds):
+        if slow or (waiting and not busy and now - worker.heard > limit):
             self._replace(worker, slow)
 
     def _replace(self, worker: WorkerProcess, slow: set[int] | None = None) -> None:
@@ -738,10 +809,17 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             cause = f"worker {worker.number} (pid {worker.pid}) {how} meanwhile."
         else:
             kind = "timeout"
-            cause = f"no answer within call_seconds={self._call_seconds:g}, so worker {worker.number} was killed."
-        self._failed_starts = 0 if worker.answered else self._failed_starts + 1
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            raise WorkerError(f"SubprocVectorEnv: workers do not start: {cause} What they wrote to stderr may say why.")
+            limit = (
+                f"call_seconds={self._call_seconds:g}" if worker.answered else f"start_seconds={self._start_seconds:g}"
+            )
+            cause = f"no answer within {limit}, so worker {worker.number} was killed."
+        self._lost_in_a_row[worker.number] += 1
+        if self._lost_in_a_row[worker.number] > MAX_LOST_IN_A_ROW:
+            self._fatal = (
+                f"SubprocVectorEnv: {MAX_LOST_IN_A_ROW + 1} workers in a row have ended without an answer. "
+                f"The last one: {cause} What it wrote to stderr may say why."
+            )
+            raise WorkerError(self._fatal)
         self._start_worker(worker.number, worker.indices)
         batch: list[tuple[int, Command]] = []
         ends: list[Callable[[], None]] = []
@@ -756,9 +834,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
                 else:
                     ends.append(end)
             batch += [(slot.index, command) for command in slot.expected]
-        replacement = self._workers[worker.number]
-        replacement.send(batch)
-        self._watch(replacement)
+        if batch:
+            self._send(self._workers[worker.number], self._packed(batch))
         for end in ends:
             end()
 
@@ -792,8 +869,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
     def _fail(self, slot: _Slot, cause: str) -> None:
         slot.pending = slot.final = None
+        slot.strikes = 0
         slot.ended = True
-        self._failures[slot.index] = EnvironmentFailure(slot.index, Failure("RuntimeError", cause, ""))
+        self._failures[slot.index] = EnvironmentFailure(slot.index, Failure("builtins.RuntimeError", cause, ""))
 
     def _take_recovery(self, slot: _Slot, command: Command, reply: Any) -> None:
         if command[0] == "make" and isinstance(reply, Failure):
@@ -802,9 +880,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             pass  # the episode is over; its number is known
         elif isinstance(reply, Failure):
             slot.lost = f"it could not be brought back in a new worker.\n{reply.traceback}"
-        elif command[0] == "restore" and not np.array_equal(
-            reply.observation, cast(EnvResult, slot.result).observation
-        ):
+        elif command[0] == "restore" and not _equal(reply.observation, cast(EnvResult, slot.result).observation):
             slot.lost = "a replay of its actions in a new worker gave another observation; is it deterministic?"
 
     # ---- starting -----------------------------------------------------------------------------------
@@ -838,6 +914,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError("SubprocVectorEnv: it is closed; make another one.")
+        if self._fatal is not None:
+            raise WorkerError(self._fatal)
 
     def _check_all_idle(self, what: str) -> None:
         self._check_open()
@@ -848,6 +926,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
 
     def _checked_indices(self, indices: Iterable[int], what: str) -> list[int]:
         self._check_open()
+        if not isinstance(indices, Iterable):
+            raise ValueError(f"{what}: the environments are a list of indices, not {indices!r}.")
         checked: list[int] = []
         for index in indices:
             if isinstance(index, bool) or not isinstance(index, int | np.integer):
@@ -861,11 +941,11 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             checked.append(int(index))
         return checked
 
-    def _checked_actions(self, actions: Any, indices: Sequence[int]) -> list[Any]:
+    def _checked_actions(self, actions: Any, indices: Sequence[int], batched: bool = False) -> list[Any]:
         text = isinstance(self.single_action_space, TextSpace)
         if isinstance(actions, str | bytes) or not isinstance(actions, Iterable):
             raise ValueError(f"the actions must be a list with one for each environment, not {actions!r}.")
-        each = list(actions if text else iterate(self.action_space, actions))
+        each = list(iterate(self.action_space, actions) if batched and not text else actions)
         if len(each) != len(indices):
             raise ValueError(f"{len(each)} actions for {len(indices)} environments; give one for each.")
         if text:
@@ -895,6 +975,11 @@ def _make_one(
     return env
 
 
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two observations of whatever kind are the same."""
+    return data_equivalence(one, other, exact=True) or pickle.dumps(one) == pickle.dumps(other)  # NaNs
+
+
 def _pickled(value: Any, what: str) -> bytes:
     try:
         return cast(bytes, cloudpickle.dumps(value))
@@ -906,17 +991,18 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _checked_mask(mask: Any, num_envs: int) -> Array:
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
-        raise ValueError(
-            f"reset: options['reset_mask'] must be a NumPy array of {num_envs} bools with at least one True, "
-            f"not {mask!r}."
-        )
-    return mask
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (num_envs,):
+        raise ValueError(f"reset: options['reset_mask'] must hold {num_envs} bools, not {mask!r}.")
+    if not array.any():
+        raise ValueError("reset: options['reset_mask'] is False everywhere; then there is nothing to reset.")
+    return array
 
 
 def _as_built_in(failure: EnvironmentFailure) -> Exception:
-    """The same as an exception of the built-in class that the environment raised."""
-    kind = getattr(builtins, failure.kind)
+    """The same as an exception of the class that the environment raised, if it is Python's or Gymnasium's own."""
+    module, _, name = failure.kind.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
     if not issubclass(kind, Exception) or issubclass(kind, UnicodeError) or kind is Exception:
         kind = RuntimeError
     return cast(Exception, kind(str(failure)))

@@ -15,7 +15,6 @@ import atexit
 import copy
 import mmap
 import os
-import pickle
 import queue
 import select
 import shutil
@@ -33,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentgym_envs import TextEnv
-from agentgym_wrappers.messages import Channel, Command, Description, Failure, Start, Step
+from agentgym_wrappers.messages import Channel, Command, Description, Failure, Start, Step, pack
 from agentgym_wrappers.snapshot import can_replay, restore, snapshot
 
 # Results wait at most this long for further ones before they are sent.
@@ -52,7 +51,10 @@ class Host:
 
     def make(self, factory: bytes) -> Description:
         """Make the environment with a cloudpickled factory."""
-        self.env = env = cloudpickle.loads(factory)()
+        env = cloudpickle.loads(factory)()
+        if not isinstance(env, gymnasium.Env):
+            raise TypeError(f"what should make an environment returned {env!r}; does each wrapper function return one?")
+        self.env = env
         name = type(env.unwrapped).__qualname__ if env.spec is None else env.spec.id
         self._replays = can_replay(env)
         return Description(
@@ -101,7 +103,9 @@ class Host:
         return attribute(*args, **kwargs)
 
     def set_attribute(self, name: str, value: bytes) -> None:
-        """Set an attribute of the outermost wrapper that has it, or else of the environment inside."""
+        """Set an attribute of the outermost wrapper that has it."""
+        if not self.env.has_wrapper_attr(name):
+            raise AttributeError(f"neither the environment nor a wrapper has an attribute {name!r} to set")
         self.env.set_wrapper_attr(name, cloudpickle.loads(value))
 
     def close(self) -> None:
@@ -149,10 +153,12 @@ class Lane:
             results: list[tuple[int, Any]] = []
             since = time.monotonic()
             for index, command in commands:
-                now = self._busy_since[index] = time.monotonic()
+                now = time.monotonic()
                 if results and now - since > BATCH_SECONDS:
-                    self._reply(results)
+                    self._reply(results)  # may wait for the parent: before the call begins
+                    now = time.monotonic()
                     results, since = [], now
+                self._busy_since[index] = now
                 results.append((index, self._result(self._hosts[index], command)))
                 self._busy_since[index] = 0.0
             self._reply(results)
@@ -172,7 +178,8 @@ class Lane:
 
 def failure(error: BaseException) -> Failure:
     """Describe an exception for the parent."""
-    kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins")
+    known = ("builtins", "gymnasium.error")
+    kind = next(f"{base.__module__}.{base.__name__}" for base in type(error).__mro__ if base.__module__ in known)
     message = "".join(traceback.format_exception_only(error)).strip()
     return Failure(kind, message, "".join(traceback.format_exception(error)))
 
@@ -220,14 +227,15 @@ class Worker:
     def _send(self, results: list[tuple[int, Any]]) -> None:
         with self._sending:
             try:
-                self._channel.send(results)
+                data = pack(results)
             except Exception:  # something in there cannot be pickled: find out which
-                self._channel.send([(index, _picklable(result)) for index, result in results])
+                data = pack([(index, _picklable(result)) for index, result in results])
+            self._channel.send(data)
 
 
 def _picklable(result: Any) -> Any:
     try:
-        pickle.dumps(result, protocol=5)
+        pack(result)
     except Exception as error:
         return failure(TypeError(f"the result cannot be sent to the parent process: {error!r}"))
     return result
@@ -245,6 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         atexit.register(os.killpg, os.getpgrp(), signal.SIGKILL)
     atexit.register(shutil.rmtree, given.folder, ignore_errors=True)
     lanes = [[int(index) for index in lane.split(",")] for lane in given.lanes.split(":")]
+    os.set_inheritable(given.socket, False)  # what environments start must not keep it open
     table = mmap.mmap(given.progress, 0)
     os.close(given.progress)
     Worker(Channel(socket.socket(fileno=given.socket)), lanes, np.frombuffer(table, dtype=np.float64)).serve()

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class WorkerProcess:
         number: Which of the vector environment's workers it is.
         indices: Indices of its environments.
         channel: Messages to and from it.
-        heard: Monotonic time of the last message to or from it.
+        heard: Monotonic time at which something was last exchanged with it, or nobody listened.
         answered: Whether it ever said anything.
     """
 
@@ -89,10 +88,10 @@ class WorkerProcess:
         """Whether a signal ended it."""
         return (self._process.returncode or 0) < 0
 
-    def send(self, commands: Sequence[tuple[int, Any]]) -> None:
-        """Send commands as (index of the environment, command)."""
-        self.heard = time.monotonic()
-        self.channel.send(commands)
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, though something that it started may keep its socket open."""
+        return self._process.poll() is not None
 
     def busy(self) -> dict[int, float]:
         """Environments that are in a call just now, and the monotonic times at which the calls began."""

@@ -306,7 +306,7 @@ def test_two_curricula_and_vector_environments_are_refused() -> None:
     with pytest.raises(ValueError, match="there is one inside already"):
         HorizonCurriculum(TimeLimit(HorizonCurriculum(Endless(), 2), 5), 3)
     vec = SyncVectorEnv([Endless])
-    with pytest.raises(ValueError, match="inside the vector environment"):
+    with pytest.raises(ValueError, match="wrap them inside it"):
         HorizonCurriculum(vec, 3)  # type: ignore[arg-type]
     vec.close()
 

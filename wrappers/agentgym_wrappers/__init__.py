@@ -10,7 +10,8 @@ from agentgym_wrappers.horizon import (
 )
 from agentgym_wrappers.parsing import ActionParser, parse_reply
 from agentgym_wrappers.snapshot import fork, restore, snapshot
-from agentgym_wrappers.vector import EnvironmentFailure, EnvResult, SubprocVectorEnv, WorkerError
+from agentgym_wrappers.vector import SubprocVectorEnv
+from agentgym_wrappers.worker_pool import EnvironmentFailure, EnvResult, WorkerError
 
 __all__ = [
     "ActionParser",

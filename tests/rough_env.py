@@ -60,6 +60,9 @@ class RoughEnv(CounterEnv):
         assert self.child is not None
         return self.child.pid
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     def fail(self) -> None:
         raise LookupError("on purpose")
 

@@ -21,6 +21,17 @@ os.wait() if {wait} else None
 print(vec.step(["inventory"] * 2)[4]["turn"].tolist(), flush=True)
 os.kill(os.getpid(), 9)
 """
+THREADING = """
+import os, threading, time
+import agentgym_envs, gymnasium
+from agentgym_wrappers import SubprocVectorEnv
+def make():
+    threading.Thread(target=time.sleep, args=(100,)).start()
+    return gymnasium.make("AgentGym/TextCraft-v0")
+vec = SubprocVectorEnv([make])
+vec.reset(seed=0)
+os.kill(os.getpid(), 9)
+"""
 NOTEBOOK = """
 import agentgym_envs, gymnasium
 from agentgym_wrappers import HorizonCurriculum, SubprocVectorEnv
@@ -73,6 +84,22 @@ def test_a_forked_process_neither_closes_the_environments_nor_keeps_them_alive()
         time.sleep(0.1)
     assert "worker" not in str(left)
     assert len(left) == 1  # the forked one
+
+
+def test_a_forked_process_that_leaves_a_with_block_ends_no_worker() -> None:
+    program = FORKING.replace("vec.reset", "vec.__enter__().reset")
+    done = run(program.format(child="vec.__exit__(None, None, None); raise SystemExit", wait=True), "")
+    assert done.stdout == "[1, 1]\n", done.stderr
+
+
+def test_a_thread_that_a_simulator_started_does_not_keep_a_worker_alive() -> None:
+    mark = uuid.uuid4().hex
+    done = run(THREADING, mark)
+    assert done.returncode == -9, done.stderr
+    deadline = time.monotonic() + 30
+    while (left := survivors(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
 
 
 def test_the_main_program_is_not_run_again_in_a_worker() -> None:

@@ -324,6 +324,24 @@ def test_large_messages_pass_in_both_directions(make: Make) -> None:
     assert vec.step([reply] * 8)[4]["action"].tolist() == ["inventory"] * 8
 
 
+class Text(str):
+    pass
+
+
+def test_a_string_of_whatever_class_is_an_action(make: Make) -> None:
+    vec = make(num_envs=2)
+    vec.reset(seed=0)
+    assert vec.step([Text("inventory"), np.str_("inventory")])[4]["valid_action"].all()
+
+
+def test_what_environments_start_gets_the_main_programs_python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    for outer in ("/some/folder", ""):
+        monkeypatch.setenv("PYTHONPATH", outer)
+        with Vec.make(ROUGH_ID, 1) as vec:
+            assert vec.call("variable", "PYTHONPATH") == (outer or None,)
+            assert vec.call("variable", "AGENTGYM_OUTER_PYTHONPATH") == (None,)
+
+
 def test_any_thread_may_step(make: Make) -> None:
     vec = make(num_envs=2)
     vec.reset(seed=0)
@@ -373,6 +391,16 @@ def test_a_state_is_restored_where_it_is_wanted(make: Make) -> None:
     with pytest.raises(ValueError, match=r"environment 0: .*no snapshot"):
         vec.restore([0], [b"nonsense"])
     vec.reset()
+
+
+def test_a_fork_of_an_ended_episode_has_ended(make: Make) -> None:
+    vec = make(num_envs=2, autoreset_mode="Disabled", max_episode_steps=1)
+    vec.reset(seed=0)
+    vec.send([0], ["inventory"])
+    assert vec.recv()[0].truncated
+    vec.fork_from(0, [1])
+    with pytest.raises(ResetNeeded, match="environment 1 has no running episode"):
+        vec.send([1], ["inventory"])
 
 
 def test_what_has_no_snapshot_says_so(make: Make) -> None:
@@ -789,6 +817,23 @@ def test_a_slow_or_dead_neighbour_does_not_disturb_an_open_send(make: Make) -> N
     results = [result] if result.env_index == 0 else vec.recv(at_least=1)
     fault = next(result for result in results if result.env_index == 0)
     assert fault.info["fault_kind"] == "timeout"
+
+
+def test_an_environment_at_rest_is_brought_back_however_often_its_worker_dies(make: Make) -> None:
+    vec = make(num_envs=2, workers=2, autoreset_mode="Disabled")
+    vec.reset(seed=0)
+    for _ in range(6):
+        pid = vec.worker_pids[0]
+        kill(vec, 0)
+        while vec.worker_pids[0] == pid:  # environment 1 goes on
+            vec.send_reset([1])
+            vec.recv()
+        deadline = time.monotonic() + 60
+        while vec._pool.slots[0].recovering and time.monotonic() < deadline:
+            vec.send_reset([1])
+            vec.recv()
+    vec.send([0], ["inventory"])
+    assert vec.recv()[0].info["turn"] == 1
 
 
 def test_too_many_faults_stop_the_run_with_the_cause(make: Make) -> None:

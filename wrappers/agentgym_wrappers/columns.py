@@ -42,15 +42,17 @@ def _column(key: str, where: list[int], values: list[Any], num_envs: int) -> Any
     first = values[0]
     array: Any
     if key != "final_obs":
-        if isinstance(first, dict):
+        if all(isinstance(value, dict) for value in values):
             return infos_by_column(zip(where, values, strict=True), num_envs)
         if type(first) in (int, float, bool) or isinstance(first, np.number):
             array = np.zeros(num_envs, dtype=type(first))
-            array[where] = values
+            for index, value in zip(where, values, strict=True):
+                array[index] = value
             return array
         if isinstance(first, np.ndarray):
             array = np.zeros((num_envs, *first.shape), dtype=first.dtype)
-            array[where] = values
+            for index, value in zip(where, values, strict=True):
+                array[index] = value
             return array
     array = np.full(num_envs, None, dtype=object)
     for index, value in zip(where, values, strict=True):  # one by one: a list of sequences would be a matrix

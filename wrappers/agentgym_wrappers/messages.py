@@ -56,26 +56,6 @@ class Start(NamedTuple):
     stream: tuple[int, int] | None
 
 
-class Step(NamedTuple):
-    """What a step returned.
-
-    Attributes:
-        observation: The observation.
-        reward: The reward.
-        terminated: Whether the task itself ended the episode.
-        truncated: Whether a limit or a fault did.
-        info: The info.
-        start: The next episode, if the environment was reset in the same step.
-    """
-
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    start: Start | None = None
-
-
 class Failure(NamedTuple):
     """An exception in a worker.
 
@@ -88,6 +68,26 @@ class Failure(NamedTuple):
     kind: str
     message: str
     traceback: str
+
+
+class Step(NamedTuple):
+    """What a step returned.
+
+    Attributes:
+        observation: The observation.
+        reward: The reward.
+        terminated: Whether the task itself ended the episode.
+        truncated: Whether a limit or a fault did.
+        info: The info.
+        start: The next episode, if the environment was reset in the same step, or why it does not begin.
+    """
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    start: Start | Failure | None = None
 
 
 class UnreadableMessage(ValueError):

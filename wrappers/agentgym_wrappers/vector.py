@@ -6,9 +6,11 @@ Beside Gymnasium's batched `reset` and `step` there is a pair without a barrier,
 
 from __future__ import annotations
 
+import copy
 import importlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -21,7 +23,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from agentgym_envs import TextSpace
+from agentgym_envs import RefusedAction, TextSpace
 from agentgym_wrappers.columns import infos_by_column
 from agentgym_wrappers.messages import Command, Description
 from agentgym_wrappers.worker_pool import CLOSE_SECONDS, FAULT_WINDOW, EnvResult, WorkerError, WorkerPool
@@ -251,7 +253,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         self._check_all_idle("call")
         arguments = _pickled((args, kwargs), f"call: an argument of {name!r}")
         self._pool.request({index: ("call", name, arguments) for index in range(self.num_envs)})
-        return tuple(self._pool.wait_for(range(self.num_envs)))
+        answers = tuple(self._pool.wait_for(range(self.num_envs)))
+        self._check_not_lost(range(self.num_envs))
+        return answers
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every environment, from the outermost wrapper that has it."""
@@ -377,7 +381,9 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         """Save the states of some environments; see `agentgym_wrappers.snapshot`."""
         indices = self._checked_indices(indices, "snapshot")
         self._pool.request({index: ("snapshot",) for index in indices})
-        return cast(list[bytes], self._pool.wait_for(indices))
+        snapshots = cast(list[bytes], self._pool.wait_for(indices))
+        self._check_not_lost(indices)
+        return snapshots
 
     def restore(self, indices: Sequence[int], snapshots: Sequence[bytes]) -> list[EnvResult]:
         """Put some environments into saved states.
@@ -416,7 +422,10 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         targets = self._checked_indices(targets, "fork_from")
         self._checked_indices([source], "fork_from")
         (data,) = self.snapshot([source])
-        return self.restore(targets, [data] * len(targets))
+        results = self.restore(targets, [data] * len(targets))
+        for target in targets:
+            self._pool.slots[target].ended = self._pool.slots[source].ended
+        return results
 
     @property
     def under_way(self) -> list[int]:
@@ -447,6 +456,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
                     "autoreset is disabled; reset it with send_reset([index]) or reset(options={'reset_mask': mask})."
                 )
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        if not self._pool.text_actions:
+            actions = copy.deepcopy(actions)  # kept for a replay; the caller may use its arrays again
         commands: dict[int, Command] = {}
         for slot, action in zip(slots, actions, strict=True):
             if slot.ended:
@@ -475,9 +486,10 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         slots = [self._pool.slots[index] for index in indices]
         while any(slot.pending is not None for slot in slots):
             self._pool.pump(None)
+        results = {result.env_index: result for result in self._pool.ready}
         self._pool.ready.clear()
         self._pool.raise_failures(indices)
-        return [cast(EnvResult, slot.result) for slot in slots]
+        return [results[index] for index in indices]
 
     def _observations(self) -> Any:
         observations = [cast(EnvResult, slot.result).observation for slot in self._pool.slots]
@@ -511,6 +523,12 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             raise ClosedEnvironmentError("SubprocVectorEnv: it is closed; make another one.")
         if self._pool.fatal is not None:
             raise WorkerError(self._pool.fatal)
+        # Calls that Ctrl-C interrupted: nobody waits for their answers any more.
+        slots = self._pool.slots
+        abandoned = [s.index for s in slots if s.pending is not None and s.pending[0] not in _RECEIVED]
+        if abandoned:
+            with suppress(Exception):
+                self._pool.wait_for(abandoned)
 
     def _check_all_idle(self, what: str) -> None:
         self._check_open()
@@ -518,6 +536,14 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             raise ValueError(
                 f"{what}: environments {', '.join(map(str, under_way))} have results to come; recv() them first."
             )
+
+    def _check_not_lost(self, indices: Iterable[int]) -> None:
+        """A state that is not the episode's must not be taken for it."""
+        for index in indices:
+            if lost := self._pool.slots[index].lost:
+                raise RuntimeError(
+                    f"environment {index}: its state is lost; reset it, or step it for the fault: {lost}"
+                )
 
     def _checked_indices(self, indices: Iterable[int], what: str) -> list[int]:
         self._check_open()
@@ -547,6 +573,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
             for index, action in zip(indices, each, strict=True):
                 if not isinstance(action, str):
                     raise ValueError(f"environment {index}: an action is a string, not {action!r}.")
+            # A subclass of the main program's would not be known in the worker.
+            each = [action if isinstance(action, RefusedAction) else str(action) for action in each]
         return each
 
     @staticmethod

@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import cloudpickle
@@ -34,6 +35,7 @@ import numpy.typing as npt
 from agentgym_envs import TextEnv
 from agentgym_wrappers.messages import Channel, Command, Description, Failure, Start, Step, pack
 from agentgym_wrappers.snapshot import can_replay, restore, snapshot
+from agentgym_wrappers.worker_process import OUTER_PATH
 
 # Results wait at most this long for further ones before they are sent.
 BATCH_SECONDS = 5e-4
@@ -48,6 +50,14 @@ class Host:
     """One environment and the commands that it understands."""
 
     env: AnyEnv
+
+    def __init__(self, still_alive: Callable[[], None]) -> None:
+        """Make a host without its environment.
+
+        Args:
+            still_alive: Called between the steps of a replay, each of which may take as long as a call.
+        """
+        self._still_alive = still_alive
 
     def make(self, factory: bytes) -> Description:
         """Make the environment with a cloudpickled factory."""
@@ -71,18 +81,25 @@ class Host:
         step = Step(observation, cast(float, reward), terminated, truncated, info)
         if autoreset and (step.terminated or step.truncated):
             step = copy.deepcopy(step)  # some environments write the next episode into the same objects
-            return step._replace(start=self.reset(None, None))
+            try:
+                return step._replace(start=self.reset(None, None))
+            except Exception as error:
+                return step._replace(start=failure(error))
         return step
 
-    def restore(self, data: bytes, actions: Sequence[Any]) -> Start:
-        """Go to a saved state and on from there by some actions; the next episode stays this environment's own."""
+    def restore(self, data: bytes, log: Sequence[Command]) -> Start:
+        """Go to a saved state and on from there as before; the next episode stays this environment's own."""
         stream = self._stream
         observation, info = restore(self.env, data)
         if stream is not None and isinstance(self.env.unwrapped, TextEnv):
             self.env.unwrapped.stream = stream
         started = self._started(observation, info)
-        for action in actions:
-            observation, _, _, _, info = self.env.step(action)
+        for name, *arguments in log:
+            self._still_alive()
+            if name == "step":
+                observation, _, _, _, info = self.env.step(arguments[0])
+            else:
+                self.set_attribute(*arguments)
         return started._replace(observation=observation, info=info)
 
     def resume_stream(self, stream: tuple[int, int]) -> None:
@@ -133,12 +150,15 @@ class Lane:
                 present call began, 0 outside of calls; the parent reads it.
             reply: Sends a list of (index, result or `Failure`).
         """
-        self._hosts = {index: Host() for index in indices}
+        self._hosts = {index: Host(partial(self._begin_call, index)) for index in indices}
         self._busy_since = busy_since
         self._reply = reply
         self._commands: queue.SimpleQueue[Sequence[tuple[int, Command]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"lane-{indices[0]}", daemon=True)
         self._thread.start()
+
+    def _begin_call(self, index: int) -> None:
+        self._busy_since[index] = time.monotonic()
 
     def put(self, commands: Sequence[tuple[int, Command]] | None) -> None:
         """Give the lane commands, or None to close everything."""
@@ -211,6 +231,10 @@ class Worker:
                         self._hand_out(commands)
         except EOFError:
             pass
+        # A thread that some simulator started may keep the interpreter from ending.
+        last = threading.Timer(2 * CLOSE_SECONDS, atexit._run_exitfuncs)
+        last.daemon = True
+        last.start()
         deadline = time.monotonic() + CLOSE_SECONDS
         for lane in self._lanes:
             lane.put(None)
@@ -249,6 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", help="folder for temporary files, removed at the end")
     parser.add_argument("lanes", help="indices of the environments of each thread, e.g. 0,1,2:3,4")
     given = parser.parse_args(arguments)
+    os.environ["PYTHONPATH"] = os.environ.pop(OUTER_PATH, "")
+    if not os.environ["PYTHONPATH"]:
+        del os.environ["PYTHONPATH"]
     if os.getpgrp() == os.getpid():  # what is registered first comes last
         atexit.register(os.killpg, os.getpgrp(), signal.SIGKILL)
     atexit.register(shutil.rmtree, given.folder, ignore_errors=True)

@@ -6,11 +6,13 @@ began and what was done since, so it can bring an environment back elsewhere.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
 import os
 import pickle
 import selectors
+import sys
 import time
 import weakref
 from collections import deque
@@ -84,9 +86,10 @@ class Slot:
         factory: Cloudpickled function that makes it.
         worker: Number of the worker that holds it.
         description: What it is.
-        attributes: What `set_attr` set, cloudpickled.
+        attributes: What `set_attr` set before its episode began, cloudpickled.
         start: How its episode began; None before the first reset.
-        actions: What it was sent since, and has answered.
+        log: Steps and set attributes since then, as far as they are answered and can be replayed.
+        steps: Number of steps since then.
         result: What it returned last; None before the first reset.
         ended: Whether it needs a reset before a step.
         final: End of an episode whose result waits for the reset of the same step.
@@ -104,7 +107,8 @@ class Slot:
         self.description: Description | None = None
         self.attributes: dict[str, bytes] = {}
         self.start: Start | None = None
-        self.actions: list[Any] = []
+        self.log: list[Command] = []
+        self.steps = 0
         self.result: EnvResult | None = None
         self.ended = True
         self.final: EnvResult | None = None
@@ -171,7 +175,9 @@ class WorkerPool:
         self._lost_in_a_row = [0] * workers
         self._last_look = time.monotonic()
         self._selector = selectors.DefaultSelector()
-        self._finalizer = weakref.finalize(self, _close_all, self.workers, self._selector, os.getpid())
+        self._owner = os.getpid()
+        self._path = [os.path.abspath(path) for path in sys.path]  # now: the program may change its folder
+        self._finalizer = weakref.finalize(self, _close_all, self.workers, self._selector, self._owner)
 
     def start(self) -> list[Description]:
         """Start the workers, make the environments, and return what they are.
@@ -190,7 +196,7 @@ class WorkerPool:
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Close the environments and end the workers; those not done after `seconds` are killed."""
         self._finalizer.detach()
-        _close_all(self.workers, self._selector, os.getpid(), seconds)
+        _close_all(self.workers, self._selector, self._owner, seconds)
 
     def request(self, commands: Mapping[int, Command]) -> None:
         """Send environments a command of the user each, in one message a worker."""
@@ -295,10 +301,12 @@ class WorkerPool:
             case "step", Failure():
                 self.fault(slot, "error", f"it raised an exception.\n{reply.traceback}")
             case "step", _:
-                self._take_step(slot, command[1], reply)
+                self._take_step(slot, command, reply)
             case _, Failure():
                 slot.final = None
                 slot.ended = slot.ended or command[0] in ("reset", "restore")
+                if command[0] == "reset" and command[1] is not None and slot.start is not None and slot.start.stream:
+                    slot.start = slot.start._replace(snapshot=None, stream=(command[1], 0))
                 self.failures[slot.index] = failure = EnvironmentFailure(slot.index, reply)
                 if command[0] == "make":
                     failure.add_note(
@@ -310,19 +318,24 @@ class WorkerPool:
                 self.ready.append(result if final is None else self._with_final(slot, final))
             case "restore", _:
                 slot.answer = self._begin_episode(slot, reply)
+                slot.ended = "end" in reply.info
             case "set_attribute", _:
-                slot.attributes[command[1]] = command[2]
+                slot.log.append(command)
             case _:
                 slot.answer = reply
 
-    def _take_step(self, slot: Slot, action: Any, step: Step) -> None:
+    def _take_step(self, slot: Slot, command: Command, step: Step) -> None:
         result = EnvResult(slot.index, step.observation, step.reward, step.terminated, step.truncated, step.info)
-        slot.actions.append(action)
-        slot.result = result
+        slot.steps += 1
+        if cast(Start, slot.start).snapshot is not None:
+            slot.log.append(command)
+        slot.result = _own(result)
         slot.ended = step.terminated or step.truncated
         if slot.ended:
             self._count_episode("")
-        if step.start is not None:
+        if isinstance(step.start, Failure):  # the episode ended soundly, the next one does not begin
+            self.failures[slot.index] = EnvironmentFailure(slot.index, step.start)
+        elif step.start is not None:
             self._begin_episode(slot, step.start)
             result = self._with_final(slot, result)
         self.ready.append(result)
@@ -331,25 +344,26 @@ class WorkerPool:
         """The result of a step in which the next episode began as well."""
         begun = cast(EnvResult, slot.result)
         info = {"final_obs": final.observation, "final_info": final.info, **begun.info}
-        slot.result = final._replace(observation=begun.observation, info=info)
-        return slot.result
+        return final._replace(observation=begun.observation, info=info)
 
     def _begin_episode(self, slot: Slot, start: Start) -> EnvResult:
+        slot.attributes.update({command[1]: command[2] for command in slot.log if command[0] == "set_attribute"})
         slot.start = start
-        slot.actions = []
+        slot.log = []
+        slot.steps = 0
         slot.ended = False
         slot.final = None
         slot.lost = ""
-        slot.result = EnvResult(slot.index, start.observation, 0.0, False, False, start.info)
-        return slot.result
+        result = EnvResult(slot.index, start.observation, 0.0, False, False, start.info)
+        slot.result = _own(result)
+        return result
 
     def fault(self, slot: Slot, kind: str, cause: str) -> None:
         """End an environment's episode with a fault, which answers its step."""
         last = cast(EnvResult, slot.result)
-        dropped = ("goal", "instruction", "final_obs", "final_info")
-        info = {name: value for name, value in last.info.items() if name not in dropped}
+        info = {name: value for name, value in last.info.items() if name not in ("goal", "instruction")}
         task = f" (task {info['task']})" if "task" in info else ""
-        text = f"environment {slot.index}{task}, step {len(slot.actions) + 1} of its episode: {cause}"
+        text = f"environment {slot.index}{task}, step {slot.steps + 1} of its episode: {cause}"
         info.update(end="fault", fault_kind=kind, fault=text)
         slot.pending = None
         slot.lost = ""
@@ -414,7 +428,11 @@ class WorkerPool:
                 f"The last one: {cause} What it wrote to stderr may say why."
             )
             raise WorkerError(self.fatal)
-        self._start_worker(worker.number, worker.indices)
+        try:
+            self._start_worker(worker.number, worker.indices)
+        except OSError as error:
+            self.fatal = f"SubprocVectorEnv: worker {worker.number} has ended and cannot be replaced: {error}. {cause}"
+            raise WorkerError(self.fatal) from error
         batch: list[tuple[int, Command]] = []
         ends: list[Callable[[], None]] = []
         for slot in (self.slots[index] for index in worker.indices):
@@ -439,16 +457,16 @@ class WorkerPool:
             return []
         attributes: list[Command] = [("set_attribute", name, value) for name, value in slot.attributes.items()]
         commands: list[Command] = [("make", slot.factory), *attributes]
+        since: list[Command] = [command for command in slot.log if command[0] == "set_attribute"]
         if slot.start is None:
-            return commands
+            return commands + since
         if slot.start.stream is not None:
             commands.append(("resume_stream", slot.start.stream))
         if slot.start.snapshot is not None and slot.strikes < 2:
-            # A restore may put attributes back to what they were at the beginning of the episode.
-            return [*commands, ("restore", slot.start.snapshot, tuple(slot.actions)), *attributes]
+            return [*commands, ("restore", slot.start.snapshot, tuple(slot.log))]
         if not slot.ended:
             slot.lost = f"it cannot be brought back in a new worker by replay, and {cause}"
-        return commands
+        return commands + since
 
     def _end_of_pending(self, slot: Slot, guilty: bool, kind: str, cause: str) -> Callable[[], None] | None:
         """What answers the pending command of an environment whose worker is gone; None if it is sent again."""
@@ -462,26 +480,35 @@ class WorkerPool:
         return partial(self._fail, slot, f"{name}: {cause}")
 
     def _fail(self, slot: Slot, cause: str) -> None:
+        """Let the pending command, which is no step, end with a failure."""
+        slot.ended = slot.ended or cast(Command, slot.pending)[0] in ("reset", "restore")
         slot.pending = slot.final = None
         slot.strikes = 0
-        slot.ended = True
         self.failures[slot.index] = EnvironmentFailure(slot.index, Failure("builtins.RuntimeError", cause, ""))
 
     def _take_recovery(self, slot: Slot, command: Command, reply: Any) -> None:
         if command[0] == "make" and isinstance(reply, Failure):
             self.fatal = f"environment {slot.index} cannot be made again in a new worker.\n{reply.traceback}"
+        elif command[0] == "restore" and not isinstance(reply, Failure):
+            self._lost_in_a_row[slot.worker] = 0
+            if not slot.ended and not _equal(reply.observation, cast(EnvResult, slot.result).observation):
+                slot.lost = "a replay of its actions in a new worker gave another observation; is it deterministic?"
         elif slot.ended:
             pass  # the episode is over; its number is known
         elif isinstance(reply, Failure):
             slot.lost = f"it could not be brought back in a new worker.\n{reply.traceback}"
-        elif command[0] == "restore" and not _equal(reply.observation, cast(EnvResult, slot.result).observation):
-            slot.lost = "a replay of its actions in a new worker gave another observation; is it deterministic?"
 
     def _start_worker(self, number: int, indices: list[int]) -> None:
         lanes = [[index] for index in indices] if self._thread_per_env else [indices]
-        worker = WorkerProcess(number, lanes, len(self.slots))
+        worker = WorkerProcess(number, lanes, len(self.slots), self._path)
         self.workers[number : number + 1] = [worker]
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+
+
+def _own(result: EnvResult) -> EnvResult:
+    """A result whose observation the user cannot change in place, as one does with arrays."""
+    plain = isinstance(result.observation, str)
+    return result if plain else result._replace(observation=copy.deepcopy(result.observation))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -495,7 +522,10 @@ def _as_built_in(failure: EnvironmentFailure) -> Exception:
     kind = getattr(importlib.import_module(module), name)
     if not issubclass(kind, Exception) or issubclass(kind, UnicodeError) or kind is Exception:
         kind = RuntimeError
-    return cast(Exception, kind(str(failure)))
+    try:
+        return cast(Exception, kind(str(failure)))
+    except TypeError:  # it wants other arguments
+        return RuntimeError(str(failure))
 
 
 def _close_all(

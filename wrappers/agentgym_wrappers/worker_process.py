@@ -18,6 +18,7 @@ import numpy as np
 
 from agentgym_wrappers.messages import Channel
 
+OUTER_PATH = "AGENTGYM_OUTER_PYTHONPATH"  # what PYTHONPATH is for what environments start
 _POLL_SECONDS = 0.01
 
 
@@ -32,13 +33,14 @@ class WorkerProcess:
         answered: Whether it ever said anything.
     """
 
-    def __init__(self, number: int, lanes: Sequence[Sequence[int]], num_envs: int) -> None:
+    def __init__(self, number: int, lanes: Sequence[Sequence[int]], num_envs: int, path: Sequence[str]) -> None:
         """Start the process; it does not wait for it.
 
         Args:
             number: Which of the workers it is.
             lanes: Indices of the environments of each of its threads.
             num_envs: Number of environments in all.
+            path: Where it finds modules.
         """
         self.number = number
         self.indices = [index for lane in lanes for index in lane]
@@ -67,7 +69,8 @@ class WorkerProcess:
                 pass_fds=(theirs.fileno(), table.fileno()),
                 env={
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                    "PYTHONPATH": os.pathsep.join(path),
+                    OUTER_PATH: os.environ.get("PYTHONPATH", ""),
                     "TMPDIR": self._folder,
                 },
                 start_new_session=True,  # Ctrl-C is for the parent, and what the worker started dies with it
@@ -127,5 +130,6 @@ class WorkerProcess:
         self._table.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            known = {number.value for number in signal.Signals}
+            return f"was killed by {signal.Signals(-code).name if -code in known else f'signal {-code}'}"
         return f"exited with code {code}"

@@ -28,6 +28,7 @@ from agentgym_train.config import Config, ConfigError
 from agentgym_train.demonstrations import oracle_trajectories
 from agentgym_train.engines import EngineError
 from agentgym_train.engines.hf import HFEngine
+from agentgym_train.memory import give_back
 from agentgym_train.metrics import batch_metrics, evaluation_metrics
 from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
 from agentgym_train.packing import Row, pack
@@ -148,6 +149,7 @@ class Trainer:
                 lengths = [trajectory.sampled for trajectory in batch]
                 update = self._update(rows, advantages, lengths, reference, lr)
         self.engine.update_weights(self.model)
+        give_back()
 
         row = {
             "step": step,
@@ -273,6 +275,7 @@ class Trainer:
             self.terminal.say(f"warm start: {len(episodes)} oracle episodes, loss {metrics['loss']:.3f} nats a token")
             self.engine.update_weights(self.model)
         self.optimiser = make_optimiser(self.model, config.optimiser)
+        give_back()
         progress.phase, progress.step = "train", 0
         if config.algorithm.kl_coef:
             self.folder.save_reference(self.model, self.tokenizer)
@@ -327,6 +330,7 @@ class Trainer:
                 content = {"step": self.folder.progress.step, "episodes": [asdict(episode) for episode in episodes]}
                 where = self.folder.save_failed_batch(content)
                 raise EngineError(f"{title}: {error} The episodes are in {where}.") from error
+        give_back()
         _check_errors(trajectories, self.config.max_error_share)
         return trajectories
 

@@ -38,7 +38,7 @@ from agentgym_wrappers.snapshot import can_replay, restore, snapshot
 from agentgym_wrappers.worker_process import OUTER_PATH
 
 # Results wait at most this long for further ones before they are sent.
-BATCH_SECONDS = 5e-4
+BATCH_SECONDS = 2.5e-4
 # What closing all environments may take after the end of file.
 CLOSE_SECONDS = 5.0
 PARENT_CHECK_SECONDS = 1.0

@@ -295,13 +295,14 @@ class WorkerPool:
             return
         slot.pending = None
         slot.strikes = self._lost_in_a_row[slot.worker] = 0
+        if type(reply) is Step and not slot.lost:  # as a rule
+            self._take_step(slot, command, reply)
+            return
         match command[0], reply:
-            case "step", _ if slot.lost:  # it was stepped in a state that is not its own
+            case "step", Step():  # it was stepped in a state that is not its own
                 self.fault(slot, "lost", slot.lost)
             case "step", Failure():
                 self.fault(slot, "error", f"it raised an exception.\n{reply.traceback}")
-            case "step", _:
-                self._take_step(slot, command, reply)
             case _, Failure():
                 slot.final = None
                 slot.ended = slot.ended or command[0] in ("reset", "restore")

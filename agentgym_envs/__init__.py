@@ -14,6 +14,11 @@ __all__ = ["Fault", "RefusedAction", "Task", "TaskTable", "TextEnv", "TextSpace"
 # Without Gymnasium's passive checker: after a failed first reset it raises TypeError at every step.
 _SCENARIOS = {
     "TextCraft": ("agentgym_envs.textcraft.env:TextCraftEnv", ("Depth1", "Depth2", "Depth3", "Depth4"), 100),
+    "BabyAI": (
+        "agentgym_envs.babyai.env:BabyAIEnv",
+        ("GoTo", "Open", "Pickup", "PutNext", "Unlock", "Synth"),
+        100,
+    ),
 }
 # A string: the environments do not import the wrappers.
 _VECTOR = "agentgym_wrappers.vector_entry"

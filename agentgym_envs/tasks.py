@@ -12,6 +12,7 @@ import json
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 SPLITS = ("train", "test", "all")
@@ -52,6 +53,7 @@ class TaskTable:
         self.scenario = scenario
         self._tasks = tuple(tasks)
         self._by_id = {task.id: task for task in self._tasks}
+        self._selected: dict[tuple[str | None, str], tuple[Task, ...]] = {}  # shared by all environments
 
     def __len__(self) -> int:
         """Number of tasks, unsolvable ones included."""
@@ -61,7 +63,7 @@ class TaskTable:
         """The tasks in the order of their index."""
         return iter(self._tasks)
 
-    @property
+    @cached_property
     def subsets(self) -> tuple[str, ...]:
         """Names of the subsets, in the order in which they first occur."""
         return tuple(dict.fromkeys(task.subset for task in self._tasks))
@@ -113,11 +115,14 @@ class TaskTable:
             raise ValueError(f"{self.scenario}: unknown subset {subset!r}; accepted are {', '.join(self.subsets)}.")
         if split not in SPLITS:
             raise ValueError(f"{self.scenario}: unknown split {split!r}; accepted are {', '.join(SPLITS)}.")
-        return tuple(
-            task
-            for task in self._tasks
-            if task.solvable and subset in (None, task.subset) and split in ("all", task.split)
-        )
+        key = subset, split
+        if key not in self._selected:
+            self._selected[key] = tuple(
+                task
+                for task in self._tasks
+                if task.solvable and subset in (None, task.subset) and split in ("all", task.split)
+            )
+        return self._selected[key]
 
 
 def load_task_list(tasks: Sequence[str | int] | str | Path, table: TaskTable) -> tuple[Task, ...]:

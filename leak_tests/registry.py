@@ -45,10 +45,7 @@ _TEXTCRAFT = (
     ),
 )
 
-SUBJECTS = (
-    Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),
-    Subject("AgentGym/SciWorld-v0"),
-)
+SUBJECTS = (Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),)
 
 
 def find(env: str) -> Subject:

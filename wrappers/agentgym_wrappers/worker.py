@@ -1,8 +1,10 @@
 """The process that holds environments for `SubprocVectorEnv`: `python -m agentgym_wrappers.worker`.
 
-The main thread only reads commands. They are carried out by lanes, threads that own environments: one lane
-for all of them, or one for each (a browser or JVM can then wait for several at once). An environment is
-made, stepped and closed in its lane, since some simulators do not stand a change of thread.
+Commands are carried out by lanes, threads that own environments: one lane for all of them, or one for each
+(a browser or JVM can then wait for several at once). An environment is made, stepped and closed in its lane,
+since some simulators do not stand a change of thread. A single lane reads its commands itself, which saves
+a change of thread for each message; the main thread hands them out to several, and in any case notices the
+parent's end whatever the lanes are doing.
 
 End of file on the socket means that the parent is done or dead: environments are closed, and then
 everything in the worker's process group is killed, the worker included.
@@ -23,7 +25,8 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -44,6 +47,7 @@ CLOSE_SECONDS = 5.0
 PARENT_CHECK_SECONDS = 1.0
 
 AnyEnv = gymnasium.Env[Any, Any]
+Batch = Sequence[tuple[int, Command]]
 
 
 class Host:
@@ -141,11 +145,18 @@ class Host:
 class Lane:
     """A thread that owns environments and carries out the commands for them in their order."""
 
-    def __init__(self, indices: Sequence[int], busy_since: npt.NDArray[np.float64], reply: Callable[[Any], None]):
+    def __init__(
+        self,
+        indices: Sequence[int],
+        batches: Iterable[Batch],
+        busy_since: npt.NDArray[np.float64],
+        reply: Callable[[Any], None],
+    ) -> None:
         """Start the thread.
 
         Args:
             indices: Indices of its environments in the vector environment.
+            batches: Its commands, as they come; everything is closed at their end.
             busy_since: For each environment of the vector environment the monotonic time at which its
                 present call began, 0 outside of calls; the parent reads it.
             reply: Sends a list of (index, result or `Failure`).
@@ -153,23 +164,19 @@ class Lane:
         self._hosts = {index: Host(partial(self._begin_call, index)) for index in indices}
         self._busy_since = busy_since
         self._reply = reply
-        self._commands: queue.SimpleQueue[Sequence[tuple[int, Command]] | None] = queue.SimpleQueue()
+        self._batches = batches
         self._thread = threading.Thread(target=self._run, name=f"lane-{indices[0]}", daemon=True)
         self._thread.start()
 
     def _begin_call(self, index: int) -> None:
         self._busy_since[index] = time.monotonic()
 
-    def put(self, commands: Sequence[tuple[int, Command]] | None) -> None:
-        """Give the lane commands, or None to close everything."""
-        self._commands.put(commands)
-
     def join(self, seconds: float) -> None:
         """Wait for the lane to have closed everything."""
         self._thread.join(max(seconds, 0.0))
 
     def _run(self) -> None:
-        while (commands := self._commands.get()) is not None:
+        for commands in self._batches:
             results: list[tuple[int, Any]] = []
             since = time.monotonic()
             for index, command in commands:
@@ -211,42 +218,41 @@ class Worker:
         """Start a lane for each group of environments."""
         self._channel = channel
         self._sending = threading.Lock()
-        self._lane_of: dict[int, Lane] = {}
+        self._queues: dict[int, queue.SimpleQueue[Batch | None]] = {}  # by environment; none for a single lane
         self._lanes = []
         for indices in lanes:
-            lane = Lane(indices, busy_since, self._send)
-            self._lanes.append(lane)
-            self._lane_of.update(dict.fromkeys(indices, lane))
+            batches: Iterable[Batch] = _read(channel)
+            if len(lanes) > 1:
+                commands: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+                self._queues.update(dict.fromkeys(indices, commands))
+                batches = iter(commands.get, None)
+            self._lanes.append(Lane(indices, batches, busy_since, self._send))
 
     def serve(self) -> None:
-        """Read commands until the parent is gone, then close all environments."""
+        """Wait for the end of the parent, handing out commands meanwhile, then close all environments."""
         parent = os.getppid()
         poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        try:
+        poll.register(self._channel, select.POLLIN if self._queues else select.POLLRDHUP)
+        with suppress(EOFError):
             # A process that the parent forked may hold the other end open, so the parent is looked at too.
             while os.getppid() == parent:
                 if poll.poll(PARENT_CHECK_SECONDS * 1000):
-                    for commands in self._channel.receive():
-                        self._hand_out(commands)
-        except EOFError:
-            pass
+                    if not self._queues:
+                        break
+                    for batch in self._channel.receive():
+                        for index, command in batch:
+                            self._queues[index].put([(index, command)])
         # A thread that some simulator started may keep the interpreter from ending.
         last = threading.Timer(2 * CLOSE_SECONDS, atexit._run_exitfuncs)
         last.daemon = True
         last.start()
         deadline = time.monotonic() + CLOSE_SECONDS
-        for lane in self._lanes:
-            lane.put(None)
+        with suppress(OSError):
+            self._channel.socket.shutdown(socket.SHUT_RD)  # the end of what a single lane reads
+        for commands in self._queues.values():
+            commands.put(None)
         for lane in self._lanes:
             lane.join(deadline - time.monotonic())
-
-    def _hand_out(self, commands: Sequence[tuple[int, Command]]) -> None:
-        if len(self._lanes) == 1:
-            self._lanes[0].put(commands)
-            return
-        for index, command in commands:
-            self._lane_of[index].put([(index, command)])
 
     def _send(self, results: list[tuple[int, Any]]) -> None:
         with self._sending:
@@ -255,6 +261,13 @@ class Worker:
             except Exception:  # something in there cannot be pickled: find out which
                 data = pack([(index, _picklable(result)) for index, result in results])
             self._channel.send(data)
+
+
+def _read(channel: Channel) -> Iterator[Batch]:
+    """Yield what the parent sends until it is gone."""
+    with suppress(EOFError):
+        while True:
+            yield from channel.receive()
 
 
 def _picklable(result: Any) -> Any:

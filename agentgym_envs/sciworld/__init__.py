@@ -1,0 +1,1 @@
+"""SciWorld: science tasks in the ScienceWorld simulator, which runs in Java."""

@@ -11,7 +11,7 @@ _EXTRA = {"jinja2", "matplotlib", "tensorboard", "torch", "transformers", "yaml"
 
 USAGE = """usage: agentgym COMMAND [options]
 
-  demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: five to seven minutes)
+  demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: about ten minutes)
   train    train a language model: agentgym train --recipe textcraft-scaling --model.path FOLDER
   report   write report.html for a run folder: agentgym report runs/textcraft-demo
   results  write a page that compares runs with different seeds: agentgym results RUN RUN RUN --out page.md

@@ -27,7 +27,7 @@ class _Demo:
     """
 
     quick: bool = False
-    """The same path in five to seven minutes: fewer steps and evaluations."""
+    """The same path in about ten minutes: fewer steps and evaluations."""
     seed: int = 0
     """Seed of the run."""
     eval_samples: int = 0

@@ -6,16 +6,14 @@ python examples/evaluate_model.py --model smollm2-135m-instruct --tasks 4
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-import gymnasium
-
-import agentgym_envs  # noqa: F401  (registers the ids)
 from agentgym_train.chat import Chat
 from agentgym_train.engines.hf import HFEngine
 from agentgym_train.models import load_model, load_tokenizer, stop_tokens
 from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode
-from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum
+from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum, SubprocVectorEnv
 
 
 def main() -> None:
@@ -25,20 +23,21 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8, help="horizon")
     arguments = parser.parse_args()
 
-    def make_env() -> gymnasium.Env[str, str]:
-        env = gymnasium.make("AgentGym/TextCraft-Depth1-v0", split="test")
-        return HorizonCurriculum(ActionParser(env), FixedHorizon(arguments.turns))
-
-    probe = make_env()
-    tasks = [task.id for task in probe.unwrapped.tasks[: arguments.tasks]]
-    probe.close()
+    vec = SubprocVectorEnv.make(
+        "AgentGym/TextCraft-Depth1-v0",
+        num_envs=16,
+        split="test",
+        env_wrappers=[ActionParser, partial(HorizonCurriculum, schedule=FixedHorizon(arguments.turns))],
+        autoreset_mode="Disabled",
+    )
+    tasks = [task.id for task in vec.get_attr("tasks")[0][: arguments.tasks]]
 
     model = load_model(arguments.model)
     chat = Chat(load_tokenizer(arguments.model), stop_tokens(model))
     engine = HFEngine(model, chat.stop_tokens)
-    runner = RolloutRunner(make_env, engine, chat, max_parallel=16, max_reply_tokens=32, max_context=2048)
+    runner = RolloutRunner(vec, engine, chat, max_reply_tokens=32, max_context=2048)
     trajectories = runner.run([Episode(task, 0, 0, arguments.turns, "example") for task in tasks], temperature=1.0)
-    runner.close()
+    vec.close()
 
     for trajectory in trajectories:
         print(f"{trajectory.goal}: {trajectory.end}, {len(trajectory.turns)} turns")

@@ -642,6 +642,8 @@ def test_docs_hold_the_grammar_table_and_the_subsets() -> None:
     for subset in levels.task_table().subsets:
         names = ", ".join(name for name, of in levels.LEVELS.items() if of == subset)
         assert f"| `AgentGym/BabyAI-{subset}-v0` | {names} |" in page
+    for level, seeds in levels.unsolved().items():
+        assert f"| `{level}` | {len(seeds)} |" in page
 
 
 def test_docs_transcript_is_real(env: BabyAIEnv) -> None:

@@ -40,14 +40,18 @@ class _Way(NamedTuple):
     """A cheapest way over seen cells.
 
     Attributes:
+        start: The cell that it begins in.
+        goals: The cells that it could lead to, with what each costs.
+        lifted: Cell of an object that was thought away.
         goal: The cell that it leads to (the last step may not enter it).
-        cells: The cells on it, without those that it begins and ends in.
         doors: Closed doors on it that are not locked, first to last.
         hard: Cells with objects in the way or locked doors on it, first to last.
     """
 
+    start: int
+    goals: dict[int, int]
+    lifted: int
     goal: int
-    cells: list[int]
     doors: list[int]
     hard: list[int]
 
@@ -55,7 +59,9 @@ class _Way(NamedTuple):
 def next_action(known: Knowledge) -> str | None:
     """Return the next action of a solution, or None where the oracle sees none."""
     try:
-        return _Oracle(known).action()
+        oracle = _Oracle(known)
+        action = oracle.action()
+        return action if planner.is_possible(known, grammar.parse(action), oracle.reach) else None
     except _Stuck:
         return None
 
@@ -109,6 +115,7 @@ class _Oracle:
             for thing in description.obj_set
         }
         self.keep_free: set[int] = set()  # cells that nothing should be put down in
+        self.kept: list[_Way] = []  # ways that nothing should be put down on
         self.given_up: set[int] = set()  # locked doors whose key cannot be had
         self.depth = 0
 
@@ -159,7 +166,7 @@ class _Oracle:
         if self.carried in moved:
             way = self._way(known.cell, dict.fromkeys(spots, 0))
             if way is None or way.hard:
-                self.keep_free.update(way.cells if way else ())
+                self.kept += [way] if way else []
                 return self._put_down()
             goals = {pose for spot in spots for pose in planner.facing(known, spot)}
             return self._follow(way) or self._turn_to(goals.__contains__) or grammar.drop()
@@ -176,13 +183,14 @@ class _Oracle:
 
     # ---- ways over cells ----------------------------------------------------------------------------
 
-    def _way(self, start: int, goals: dict[int, int], lifted: int = -1) -> _Way | None:
+    def _way(self, start: int, goals: dict[int, int], lifted: int = -1, filled: int = -1) -> _Way | None:
         """Find the cheapest way to a goal, through closed doors and past objects if need be.
 
         Args:
             start: Cell to start from.
             goals: Cells to come next to or into, with what each costs; they may be unseen.
             lifted: Cell of an object to think away.
+            filled: Cell to think an object into.
         """
         known = self.known
         before: dict[int, int] = {}
@@ -191,13 +199,15 @@ class _Oracle:
         while heap:
             cost, cell = heapq.heappop(heap)
             if cell in goals:
-                return self._described(cell, start, before)
+                return self._described(_Way(start, goals, lifted, cell, [], []), before, filled)
             if cost > best[cell]:
                 continue
             for step in known.steps:
                 after = cell + step
                 if after in goals:
                     price: int | None = goals[after]
+                elif after == filled:
+                    price = _OBJECT_IN_THE_WAY
                 elif known.seen[after]:
                     price = 0 if after == lifted else self._price(known.cells[after])
                 else:
@@ -208,21 +218,17 @@ class _Oracle:
                     heapq.heappush(heap, (best[after], after))
         return None
 
-    def _described(self, goal: int, start: int, before: dict[int, int]) -> _Way:
-        between: list[int] = []
-        cell = goal
-        while cell != start:
+    def _described(self, way: _Way, before: dict[int, int], filled: int) -> _Way:
+        """Fill in what is on a way; `before` leads from its goal back to its start."""
+        cell = way.goal
+        while cell != way.start:
             cell = before[cell]
-            if cell != start:
-                between.append(cell)
-        closed = [cell for cell in reversed(between) if not self.free[cell]]
-        doors = [cell for cell in closed if self.known.cells[cell].type == "door"]
-        return _Way(
-            goal,
-            between,
-            [cell for cell in doors if not self.known.cells[cell].is_locked],
-            [cell for cell in closed if cell not in doors or self.known.cells[cell].is_locked],
-        )
+            if cell == way.start or (self.free[cell] and cell != filled):
+                continue
+            thing = self.known.cells[cell]
+            soft = thing is not None and thing.type == "door" and not thing.is_locked
+            (way.doors if soft else way.hard).insert(0, cell)
+        return way
 
     def _price(self, thing: Any, wanted: bool = False) -> int | None:
         """Return what a cell's content adds to a way, None if no way leads through it."""
@@ -255,7 +261,7 @@ class _Oracle:
 
     def _clear(self, way: _Way) -> str | None:
         """Deal with the first object in the way or locked door; None if there is none."""
-        self.keep_free.update(way.cells)
+        self.kept.append(way)
         if not way.hard:
             return None
         self.depth += 1
@@ -283,7 +289,7 @@ class _Oracle:
         known = self.known
         if self._fits(self.carried, known.cells[door]):
             way = self._way_here(door)
-            self.keep_free.update(way.cells)
+            self.kept.append(way)
             return self._put_down() if way.hard else self._follow(way) or self._toggle(door)
         keys = {cell: 0 for key, cell in self.place.items() if self._fits(key, known.cells[door])}
         first = self._way(known.cell, keys)
@@ -330,18 +336,24 @@ class _Oracle:
         def is_free(cell: int, _: int) -> bool:
             return bool(known.seen[cell]) and known.cells[cell] is None
 
-        def is_of_no_use(cell: int, _: int) -> bool:
-            return is_free(cell, _) and cell not in self.keep_free
+        def is_of_no_use(cell: int, stand: int) -> bool:
+            return (
+                is_free(cell, stand)
+                and cell not in self.keep_free
+                and not any(self._is_harder(way, cell, stand) for way in self.kept)
+            )
 
         def blocks_nothing(cell: int, stand: int) -> bool:
-            if cell not in self.reach or not is_of_no_use(cell, stand):
+            if cell not in self.reach or not is_free(cell, stand):
                 return False
             self.free[cell] = 0
             left = planner.flood(known, self.free, stand)
             self.free[cell] = 1
-            return len(left) == len(self.reach) - 1 and not any(
-                left.isdisjoint(other + step for step in known.steps) for other in touched
-            )
+            if len(left) < len(self.reach) - 1:
+                return False
+            if any(left.isdisjoint(other + step for step in known.steps) for other in touched):
+                return False
+            return is_of_no_use(cell, stand)
 
         def is_best(cell: int, stand: int) -> bool:
             return cell not in before_doors and blocks_nothing(cell, stand)
@@ -358,6 +370,12 @@ class _Oracle:
             if (turns := self._turns_to(is_good)) is not None:
                 return turns[1] or grammar.drop()
         raise _Stuck
+
+    def _is_harder(self, way: _Way, cell: int, stand: int) -> bool:
+        """Whether more is in the way once something has been put into a cell by an agent that stands in another."""
+        start = stand if way.start == self.known.cell else way.start
+        after = self._way(start, way.goals, way.lifted, filled=cell)
+        return after is None or len(after.hard) > len(way.hard)
 
     # ---- looking around -----------------------------------------------------------------------------
 

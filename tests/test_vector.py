@@ -678,11 +678,15 @@ def test_where_replay_is_impossible_all_environments_of_the_worker_fault_and_say
     vec = make(ONE_WAY_ID, 4, workers=2, autoreset_mode="Disabled")
     vec.reset(seed=5, options={"task": "counter_4"})
     vec.step(["add 1"] * 4)
-    *_, truncations, infos = vec.step(["add 1", "signal 9", "add 1", "add 1"])
-    assert truncations.tolist() == [True, True, False, False]
-    assert infos["fault_kind"].tolist() == ["lost", "killed", None, None]
-    assert "cannot be brought back" in infos["fault"][0]
-    assert "was killed by SIGKILL" in infos["fault"][0]
+    vec.send([1], ["signal 9"])
+    (killed,) = vec.recv()
+    assert (killed.truncated, killed.info["fault_kind"]) == (True, "killed")
+    vec.send([0, 2, 3], ["add 1"] * 3)  # 0 was at rest in the same worker
+    results = sorted(vec.recv(at_least=3), key=lambda result: result.env_index)
+    assert [result.truncated for result in results] == [True, False, False]
+    assert [result.info.get("fault_kind") for result in results] == ["lost", None, None]
+    assert "cannot be brought back" in results[0].info["fault"]
+    assert "was killed by SIGKILL" in results[0].info["fault"]
     twin = in_process(ONE_WAY_ID, 4)
     twin.reset(seed=5, options={"task": "counter_4"})
     ours, theirs = vec.reset()[1], twin.reset()[1]
@@ -690,6 +694,7 @@ def test_where_replay_is_impossible_all_environments_of_the_worker_fault_and_say
     kill(vec, 0)  # idle: told at the next step
     *_, truncations, infos = vec.step(["add 0"] * 4)
     assert truncations.tolist() == [True, True, False, False]
+    assert infos["fault_kind"].tolist() == ["lost", "lost", None, None]
 
 
 def test_a_worker_whose_socket_is_held_open_by_what_it_started_is_missed_nevertheless(make: Make) -> None:
@@ -762,6 +767,21 @@ def test_what_cannot_be_read_ends_the_run_with_the_cause(make: Make) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"what worker 0 returned cannot be read .* 'second'"):
             vec.step(["inventory"])
+
+
+def test_what_cannot_be_read_does_not_keep_it_from_closing() -> None:
+    before = children()
+    vec = Vec.make(TEXTCRAFT, 1, env_wrappers=[Poisoning, SlowToClose])
+    vec.reset(seed=0)
+    vec.send([0], ["inventory"])
+    vec.close()
+    assert children() == before
+
+
+class SlowToClose(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def close(self) -> None:
+        time.sleep(0.5)  # its last result is read meanwhile
+        super().close()
 
 
 class Poison(Exception):

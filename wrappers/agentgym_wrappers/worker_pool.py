@@ -17,7 +17,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -97,7 +96,7 @@ class Slot:
         pending: The user's command that is not answered yet.
         expected: Commands whose replies are to come, the pending one last.
         strikes: Workers that died with it since it last answered.
-        answer: Reply to a command other than step and reset, or `Failure`.
+        answer: Reply to a command other than step and reset.
     """
 
     def __init__(self, index: int, factory: bytes, worker: int) -> None:
@@ -170,6 +169,7 @@ class WorkerPool:
         self._thread_per_env = thread_per_env
         self._call_seconds = call_seconds
         self._start_seconds = start_seconds
+        self._patience = min(1.0, call_seconds / 2, start_seconds / 2)  # between two looks at the workers
         self._fault_limit = fault_limit
         self._faults: deque[bool] = deque(maxlen=FAULT_WINDOW)  # whether the last ended episodes ended by one
         self._lost_in_a_row = [0] * workers
@@ -251,7 +251,7 @@ class WorkerPool:
 
     def pump(self, seconds: float | None) -> None:
         """Exchange messages for at most this time, and look after workers that died or hang."""
-        patience = min(1.0, self._call_seconds / 2, self._start_seconds / 2)
+        patience = self._patience
         now = time.monotonic()
         if now - self._last_look > 2 * patience:  # nobody listened: whoever waits to be heard is not silent
             for worker in self.workers:
@@ -391,8 +391,7 @@ class WorkerPool:
     def _look_after(self, worker: WorkerProcess, now: float) -> None:
         """Replace a worker that hangs, or that has ended without a word."""
         if worker.ended:
-            with suppress(EOFError):  # what it said last
-                self._exchange(worker, selectors.EVENT_READ)
+            self._exchange(worker, selectors.EVENT_READ)  # what it said last
             if worker is self.workers[worker.number]:
                 self._replace(worker)
             return

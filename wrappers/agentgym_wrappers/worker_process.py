@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentgym_wrappers.messages import Channel
+from agentgym_wrappers.messages import Channel, UnreadableMessage
 
 OUTER_PATH = "AGENTGYM_OUTER_PYTHONPATH"  # what PYTHONPATH is for what environments start
 _POLL_SECONDS = 0.01
@@ -120,7 +120,7 @@ class WorkerProcess:
         deadline = time.monotonic() + seconds
         while self._process.poll() is None and time.monotonic() < deadline:
             # Take what it still says: it may wait for us to read before it can close anything.
-            with contextlib.suppress(EOFError):
+            with contextlib.suppress(EOFError, UnreadableMessage):
                 self.channel.receive()
             time.sleep(_POLL_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):

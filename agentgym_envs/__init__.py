@@ -23,20 +23,14 @@ _SCENARIOS = {
 # A string: the environments do not import the wrappers.
 _VECTOR = "agentgym_wrappers.vector_entry"
 
-for _name, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
-    register(
-        id=f"AgentGym/{_name}-v0",
-        entry_point=_entry_point,
-        vector_entry_point=f"{_VECTOR}:AgentGym/{_name}-v0",
-        max_episode_steps=_max_turns,
-        disable_env_checker=True,
-    )
-    for _subset in _subsets:
+for _scenario, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
+    for _subset in (None, *_subsets):
+        _id = f"AgentGym/{_scenario}-v0" if _subset is None else f"AgentGym/{_scenario}-{_subset}-v0"
         register(
-            id=f"AgentGym/{_name}-{_subset}-v0",
+            id=_id,
             entry_point=_entry_point,
-            vector_entry_point=f"{_VECTOR}:AgentGym/{_name}-{_subset}-v0",
+            vector_entry_point=f"{_VECTOR}:{_id}",
             max_episode_steps=_max_turns,
             disable_env_checker=True,
-            kwargs={"subset": _subset},
+            kwargs={} if _subset is None else {"subset": _subset},
         )

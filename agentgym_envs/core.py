@@ -593,6 +593,23 @@ def _plain_copy(scenario: str, init: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
+def check_init_keys(where: str, init: Mapping[str, Any], required: str, optional: Sequence[str]) -> None:
+    """Check the keys of `options["init"]`.
+
+    Args:
+        where: Scenario and option, for the message.
+        init: What the user gave.
+        required: The key that it must have.
+        optional: Keys that it may have.
+
+    Raises:
+        ValueError: If one is missing or unknown.
+    """
+    if required not in init or any(key not in (required, *optional) for key in init):
+        may = ", ".join(optional)
+        raise ValueError(f"{where} has the keys {list(init)}; it needs {required} and may have {may}.")
+
+
 def checked_record(what: str, record: object, **types: type | tuple[type, ...]) -> dict[str, Any]:
     """Return a decoded JSON object if it has these keys with values of exactly these types.
 

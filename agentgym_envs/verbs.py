@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
+_QUOTED_CHARS = 80
+
 Verb = Callable[..., str]
 
 
@@ -41,6 +43,12 @@ def grammar_table(verbs: Sequence[Verb]) -> str:
     for verb in verbs:
         rows.append(f"| `{template(verb)}` | {summary(verb)} | {', '.join(f'`{e}`' for e in examples(verb))} |")
     return "\n".join(rows)
+
+
+def quoted(text: str) -> str:
+    """Return an agent's text for a message: on one line, shortened where it is long."""
+    start = " ".join(text[:_QUOTED_CHARS].split())
+    return start if len(text) <= _QUOTED_CHARS else start + "..."
 
 
 def _docstring(verb: Verb) -> str:

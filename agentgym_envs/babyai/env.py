@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from agentgym_envs.babyai import grammar, levels, oracle, planner, simulator
 from agentgym_envs.babyai.grammar import Command
 from agentgym_envs.babyai.view import Knowledge
-from agentgym_envs.core import Outcome, Start, TextEnv
+from agentgym_envs.core import Outcome, Start, TextEnv, check_init_keys
 from agentgym_envs.tasks import Task, TaskTable
-from agentgym_envs.verbs import Verb
+from agentgym_envs.verbs import Verb, quoted
 
 _TEXT_VERSION = "text 1"  # a new one as soon as the same actions give another text
-_INIT_KEYS = ("level", "seed", "actions")
 _MAX_SEED = 2**31 - 1
 _TILE = 32  # pixels
 
@@ -140,7 +139,7 @@ class BabyAIEnv(TextEnv):
         try:
             steps = planner.plan(known, command)
         except planner.NotPossible as error:
-            told = f"Could not execute {grammar.quoted(action)}: {error}."
+            told = f"Could not execute {quoted(action)}: {error}."
             return Outcome(told, 0.0, valid=False, info=self._facts())
         return self._carry_out(command, steps)
 
@@ -229,9 +228,7 @@ def _checked_init(init: Mapping[str, Any]) -> _Init:
         ValueError: If it is not accepted; the message says what is.
     """
     where = "BabyAI: options['init']"
-    unknown = [key for key in init if key not in _INIT_KEYS]
-    if unknown or "level" not in init:
-        raise ValueError(f"{where} has the keys {list(init)}; it needs level and may have seed, actions.")
+    check_init_keys(where, init, "level", ["seed", "actions"])
     level = simulator.level_name(init["level"]) if isinstance(init["level"], str) else None
     if level is None:
         names = sorted(simulator.registered())

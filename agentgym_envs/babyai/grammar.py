@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from agentgym_envs.verbs import Verb, template
-
-_QUOTED_CHARS = 80
+from agentgym_envs.verbs import Verb, quoted, template
 
 
 def turn_left() -> str:
@@ -165,9 +163,3 @@ def with_object(verb: Verb, name: str) -> str:
     """Return a planned action for an object with its number, e.g. `red ball 1`."""
     kind, _, number = name.rpartition(" ")
     return verb(kind, number)
-
-
-def quoted(text: str) -> str:
-    """Return text for a message: on one line, shortened where it is long."""
-    start = " ".join(text[:_QUOTED_CHARS].split())
-    return start if len(text) <= _QUOTED_CHARS else start + "..."

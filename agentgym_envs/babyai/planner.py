@@ -11,7 +11,7 @@ from typing import Any
 from agentgym_envs.babyai import grammar
 from agentgym_envs.babyai.grammar import Command
 from agentgym_envs.babyai.view import Knowledge
-from agentgym_envs.verbs import Verb
+from agentgym_envs.verbs import Verb, quoted
 
 # minigrid's numbers of its actions.
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE = range(6)
@@ -147,7 +147,7 @@ def _goals(known: Knowledge, command: Command) -> set[int]:
     thing = known.named.get(name)
     if thing is None:
         seen = ", ".join(known.named) or "nothing yet"
-        raise NotPossible(f"there is no {grammar.quoted(name)} that you have seen; you have seen {seen}")
+        raise NotPossible(f"there is no {quoted(name)} that you have seen; you have seen {seen}")
     if thing is known.level.carrying:
         raise NotPossible(f"you carry {name}")
     place = known.place_of(thing)

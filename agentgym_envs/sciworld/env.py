@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gymnasium.error import ResetNeeded
 
-from agentgym_envs.core import Fault, Info, Outcome, Start, TextEnv
+from agentgym_envs.core import Fault, Info, Outcome, Start, TextEnv, check_init_keys
 from agentgym_envs.sciworld import grammar, oracle, packages, tasks
 from agentgym_envs.sciworld.host import Host, join
 from agentgym_envs.sciworld.jvm import Settings
@@ -24,7 +24,6 @@ from agentgym_envs.verbs import Verb, instruction
 
 _TEXT_VERSION = "text 1"  # a new one as soon as the same actions give another text
 _NOT_REPLACED = "the Java process died and could not be replaced"
-_INIT_KEYS = ("task", "actions")
 _EASY = "easy"
 _TELEPORT, _NO_ELECTRICITY = "teleportAction", "noElectricalAction"
 SIMPLIFICATIONS = (_TELEPORT, "selfWateringFlowerPots", "openContainers", "openDoors", _NO_ELECTRICITY)
@@ -326,9 +325,7 @@ def _checked_init(init: Mapping[str, Any]) -> _Init:
         ValueError: If it is not accepted; the message says what is.
     """
     where = "SciWorld: options['init']"
-    unknown = [key for key in init if key not in _INIT_KEYS]
-    if unknown or "task" not in init:
-        raise ValueError(f"{where} has the keys {list(init)}; it needs task and may have actions.")
+    check_init_keys(where, init, "task", ["actions"])
     try:
         task = tasks.task_table().find(init["task"])
     except ValueError as error:

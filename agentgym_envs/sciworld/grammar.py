@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agentgym_envs.verbs import template
+from agentgym_envs.verbs import quoted, template
 
-_QUOTED_CHARS = 80
 STOP_WORDS = ("a", "an", "the")  # the simulator drops them
 
 
@@ -288,9 +287,3 @@ def refusal(action: str) -> str:
     if "".join(words).startswith("resettask"):
         return f"Could not execute {quoted(action)}: the task cannot be set back."
     return ""
-
-
-def quoted(text: str) -> str:
-    """Return text for a message: on one line, shortened where it is long."""
-    start = " ".join(text[:_QUOTED_CHARS].split())
-    return start if len(text) <= _QUOTED_CHARS else start + "..."

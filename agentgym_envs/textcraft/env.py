@@ -14,14 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from gymnasium.error import ResetNeeded
 
-from agentgym_envs.core import Outcome, Start, TextEnv
+from agentgym_envs.core import Outcome, Start, TextEnv, check_init_keys
 from agentgym_envs.tasks import Task, TaskTable
 from agentgym_envs.textcraft import grammar, planner
 from agentgym_envs.textcraft.prompts import Page, draw, page, prompt
 from agentgym_envs.textcraft.recipes import Recipe, RecipeBook, item_id, recipe_book
-from agentgym_envs.verbs import Verb
-
-_INIT_KEYS = ("goal", "recipes", "inventory")
+from agentgym_envs.verbs import Verb, quoted
 
 
 class TextCraftEnv(TextEnv):
@@ -125,14 +123,14 @@ class TextCraftEnv(TextEnv):
         item = command.item
         if item not in recipe_book().base:
             why = _not_an_item(item) or "it cannot be taken, only crafted"
-            return _refused(f"Could not find {grammar.quoted(command.written)}: {why}.")
+            return _refused(f"Could not find {quoted(command.written)}: {why}.")
         self._inventory[item] = self._inventory.get(item, 0) + command.number
         return Outcome(f"Got {command.number} {command.written}", 0.0)
 
     def _craft(self, command: grammar.Craft) -> Outcome:
         book, item = recipe_book(), command.item
         recipes = book.by_item.get(item)
-        no_recipe = f"Could not find a valid recipe for {grammar.quoted(item)}: "
+        no_recipe = f"Could not find a valid recipe for {quoted(item)}: "
         if recipes is None:
             why = _not_an_item(item) or f"it cannot be crafted; take it with {grammar.get(1, item)}"
             return _refused(f"{no_recipe}{why}.")
@@ -181,9 +179,7 @@ def _checked_init(init: Mapping[str, Any], book: RecipeBook) -> _Init:
         ValueError: If it is not accepted; the message says what is.
     """
     where = "TextCraft: options['init']"
-    unknown = [key for key in init if key not in _INIT_KEYS]
-    if unknown or "goal" not in init:
-        raise ValueError(f"{where} has the keys {list(init)}; it needs goal and may have recipes, inventory.")
+    check_init_keys(where, init, "goal", ["recipes", "inventory"])
     goal = init["goal"]
     if not isinstance(goal, str) or grammar.named(goal) not in book.by_item:
         raise ValueError(f"{where}: goal {goal!r} is no craftable item; accepted is one like 'oak planks'.")
@@ -249,7 +245,7 @@ def _not_an_item(name: str) -> str:
         return f"{name} is a group; name one or more of its members: {', '.join(book.groups[name])}"
     if name in book.items:
         return ""
-    told = f"no recipe has an item {grammar.quoted(name)}"
+    told = f"no recipe has an item {quoted(name)}"
     near = [other for other in (name + "s", name.removesuffix("s")) if other in book.items]
     return f"{told}; there is {near[0]}" if near else told
 

@@ -6,10 +6,9 @@ import re
 from typing import NamedTuple
 
 from agentgym_envs.textcraft.recipes import PREFIX
-from agentgym_envs.verbs import template
+from agentgym_envs.verbs import quoted, template
 
 MAX_COUNT = 1_000_000
-_QUOTED_CHARS = 80
 
 
 def craft(count: int, item: str, ingredients: str) -> str:
@@ -113,12 +112,6 @@ def parse(action: str) -> Craft | Get | Inventory:
 def named(text: str) -> str:
     """Return the name of an item that is written as a name or as an id."""
     return text.removeprefix(PREFIX).replace("_", " ")
-
-
-def quoted(text: str) -> str:
-    """Return text for a message: on one line, shortened where it is long."""
-    start = " ".join(text[:_QUOTED_CHARS].split())
-    return start if len(text) <= _QUOTED_CHARS else start + "..."
 
 
 def _count(digits: str, action: str) -> int:

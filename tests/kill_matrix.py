@@ -54,6 +54,7 @@ class SlowStart:
 
 def main_program(state: str, way: str) -> None:
     """Get into a state, say so, and end in a way, unless a signal does it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 
     def ready() -> None:
         print("ready", flush=True)
@@ -125,7 +126,11 @@ def end_of_main(state: str, way: str) -> str:
             if way in SIGNALS:
                 time.sleep(1.0 if state == "making" else 0.2)  # into the call after the message
                 program.send_signal(SIGNALS[way])
-            code = program.wait(60)
+            try:
+                code = program.wait(60)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                return "still there after 60 s"
         expected = -SIGNALS[way] if way in SIGNALS else OWN_WAYS[way]
         if code != expected:
             return f"exit code {code}"

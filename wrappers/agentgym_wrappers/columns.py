@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,45 +21,55 @@ def infos_by_column(infos: Iterable[tuple[int, Mapping[str, Any]]], num_envs: in
         batched in the same way inside.
     """
     pairs = list(infos)
+    if not pairs:
+        return {}
+    keys = tuple(pairs[0][1])
+    columns: Iterable[tuple[str, list[int], Sequence[Any]]]
+    if all(tuple(info) == keys for _, info in pairs):  # as a rule
+        where = [index for index, _ in pairs]
+        rows = zip(*(info.values() for _, info in pairs), strict=True)
+        columns = ((key, where, values) for key, values in zip(keys, rows, strict=True))
+    else:
+        columns = _gathered(pairs)
     batch: dict[str, Any] = {}
-    for key, where, values in _columns(pairs):
+    for key, where, values in columns:
         batch[key] = _column(key, where, values, num_envs)
-        mask = np.zeros(num_envs, dtype=np.bool_)
-        mask[where] = True
-        batch[f"_{key}"] = mask
+        batch[f"_{key}"] = mask = np.zeros(num_envs, dtype=np.bool_)
+        mask[_selection(where, num_envs)] = True
     return batch
 
 
-def _columns(pairs: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterable[tuple[str, list[int], list[Any]]]:
-    """Return each key with the indices of the environments that have it, and their values."""
-    if not pairs:
-        return []
-    keys = pairs[0][1].keys()
-    if all(info.keys() == keys for _, info in pairs):  # as a rule
-        where = [index for index, _ in pairs]
-        return [(key, where, [info[key] for _, info in pairs]) for key in keys]
+def _gathered(pairs: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[str, list[int], list[Any]]]:
+    """Yield each key with the indices of the environments that have it, and their values."""
     columns: dict[str, tuple[list[int], list[Any]]] = {}
     for index, info in pairs:
         for key, value in info.items():
             indices, values = columns.setdefault(key, ([], []))
             indices.append(index)
             values.append(value)
-    return [(key, *column) for key, column in columns.items()]
+    for key, (indices, values) in columns.items():
+        yield key, indices, values
 
 
-def _column(key: str, where: list[int], values: list[Any], num_envs: int) -> Any:
+def _column(key: str, where: list[int], values: Sequence[Any], num_envs: int) -> Any:
     first = values[0]
-    array: Any = np.full(num_envs, None, dtype=object)
+    alike = len(set(map(type, values))) == 1
+    array: Any = np.empty(num_envs, dtype=object)  # None everywhere
     if key != "final_obs":
-        if all(isinstance(value, dict) for value in values):
+        if isinstance(first, dict) and all(isinstance(value, dict) for value in values):
             return infos_by_column(zip(where, values, strict=True), num_envs)
         if type(first) in (int, float, bool) or isinstance(first, np.number):
             array = np.zeros(num_envs, dtype=type(first))
         elif isinstance(first, np.ndarray):
             array = np.zeros((num_envs, *first.shape), dtype=first.dtype)
-    if all(type(value) is type(first) for value in values) and type(first) in (str, int, float, bool):
-        array[where] = values
+    if alike and type(first) in (str, int, float, bool):
+        array[_selection(where, num_envs)] = values
     else:
         for index, value in zip(where, values, strict=True):  # one by one: sequences would become a matrix
             array[index] = value
     return array
+
+
+def _selection(where: list[int], num_envs: int) -> Any:
+    """The same as an index into an array; a slice, if it is all environments, is the fastest."""
+    return slice(None) if len(where) == num_envs else where

@@ -15,7 +15,7 @@ import cloudpickle
 import gymnasium
 
 _LENGTH = struct.Struct("<Q")
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 Command = tuple[Any, ...]  # (name of a method of worker.Host, arguments ...)
 
@@ -70,24 +70,21 @@ class Failure(NamedTuple):
     traceback: str
 
 
-class Step(NamedTuple):
-    """What a step returned.
+# What a step returned: observation, reward, terminated, truncated, info. Plain tuples travel four times as fast
+# as named ones.
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Autoreset(NamedTuple):
+    """The end of an episode and, from the same step, the beginning of the next one.
 
     Attributes:
-        observation: The observation.
-        reward: The reward.
-        terminated: Whether the task itself ended the episode.
-        truncated: Whether a limit or a fault did.
-        info: The info.
-        start: The next episode, if the environment was reset in the same step, or why it does not begin.
+        step: What the step returned.
+        start: The next episode, or why it does not begin.
     """
 
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    start: Start | Failure | None = None
+    step: Step
+    start: Start | Failure
 
 
 class UnreadableMessage(ValueError):

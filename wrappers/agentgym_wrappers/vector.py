@@ -26,7 +26,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from agentgym_envs import RefusedAction, TextSpace
 from agentgym_wrappers.columns import infos_by_column
 from agentgym_wrappers.messages import Command, Description
-from agentgym_wrappers.worker_pool import CLOSE_SECONDS, FAULT_WINDOW, EnvResult, WorkerError, WorkerPool
+from agentgym_wrappers.worker_pool import CLOSE_SECONDS, FAULT_WINDOW, EnvResult, Slot, WorkerError, WorkerPool
 
 CALL_SECONDS = 300.0
 START_SECONDS = 120.0
@@ -364,7 +364,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         deadline = None if timeout is None else time.monotonic() + timeout
         self._pool.pump(0)
         while not self._pool.failures:
-            under_way = len(self.under_way)
+            at_work = sum(slot.pending is not None for slot in self._pool.slots)
+            under_way = at_work + len(self._pool.ready)
             if not under_way:
                 raise ValueError("recv: nothing is under way; send() or send_reset() first.")
             left = None if deadline is None else deadline - time.monotonic()
@@ -446,27 +447,33 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
     # ---- sending ------------------------------------------------------------------------------------
 
     def _send_steps(self, indices: Sequence[int], actions: Sequence[Any]) -> None:
-        slots = [self._pool.slots[index] for index in indices]
-        for slot in slots:
-            if slot.result is None:
-                raise ResetNeeded(f"environment {slot.index} was never reset; reset it before the first step.")
-            if slot.ended and self.autoreset_mode is AutoresetMode.DISABLED:
-                raise ResetNeeded(
-                    f"environment {slot.index} has no running episode (it has ended, or its reset failed) and "
-                    "autoreset is disabled; reset it with send_reset([index]) or reset(options={'reset_mask': mask})."
-                )
-        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        if not self._pool.text_actions:
+        text = isinstance(self.single_action_space, TextSpace)
+        if not text:
             actions = copy.deepcopy(actions)  # kept for a replay; the caller may use its arrays again
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         commands: dict[int, Command] = {}
-        for slot, action in zip(slots, actions, strict=True):
+        lost: list[Slot] = []
+        for index, action in zip(indices, actions, strict=True):
+            slot = self._pool.slots[index]
             if slot.ended:
-                commands[slot.index] = ("reset", None, None)
+                self._check_can_autoreset(slot)
+                commands[index] = ("reset", None, None)
             elif slot.lost:
-                self._pool.fault(slot, "lost", slot.lost)
+                lost.append(slot)
             else:
-                commands[slot.index] = ("step", action, same_step)
-        self._pool.request(commands)
+                commands[index] = ("step", action, same_step)
+        for slot in lost:
+            self._pool.fault(slot, "lost", slot.lost)
+        self._pool.request(commands, text)
+
+    def _check_can_autoreset(self, slot: Slot) -> None:
+        if slot.result is None:
+            raise ResetNeeded(f"environment {slot.index} was never reset; reset it before the first step.")
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            raise ResetNeeded(
+                f"environment {slot.index} has no running episode (it has ended, or its reset failed) and "
+                "autoreset is disabled; reset it with send_reset([index]) or reset(options={'reset_mask': mask})."
+            )
 
     def _send_resets(self, indices: Sequence[int], seeds: Sequence[int | None], options: Sequence[Options]) -> None:
         for index, seed in zip(indices, seeds, strict=True):
@@ -514,7 +521,6 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         self.single_action_space = first.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._pool.text_actions = isinstance(self.single_action_space, TextSpace)
 
     # ---- checking -----------------------------------------------------------------------------------
 
@@ -549,18 +555,19 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         self._check_open()
         if not isinstance(indices, Iterable):
             raise ValueError(f"{what}: the environments are a list of indices, not {indices!r}.")
-        checked: list[int] = []
+        slots = self._pool.slots
+        checked: dict[int, None] = {}  # in their order
         for index in indices:
-            if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            if type(index) is not int and (isinstance(index, bool) or not isinstance(index, int | np.integer)):
                 raise IndexError(f"{what}: an environment is named by its index, not by {index!r}.")
             if not 0 <= index < self.num_envs:
                 raise IndexError(f"{what}: there is no environment {index}; accepted are 0 to {self.num_envs - 1}.")
             if index in checked:
                 raise ValueError(f"{what}: environment {index} is named twice.")
-            if self._pool.slots[index].pending is not None:
+            if slots[index].pending is not None:
                 raise ValueError(f"{what}: environment {index} has not answered yet; recv() its result first.")
-            checked.append(int(index))
-        return checked
+            checked[int(index)] = None
+        return list(checked)
 
     def _checked_actions(self, actions: Any, indices: Sequence[int], batched: bool = False) -> list[Any]:
         text = isinstance(self.single_action_space, TextSpace)
@@ -569,13 +576,12 @@ class SubprocVectorEnv(VectorEnv[Any, Any, Array]):
         each = list(iterate(self.action_space, actions) if batched and not text else actions)
         if len(each) != len(indices):
             raise ValueError(f"{len(each)} actions for {len(indices)} environments; give one for each.")
-        if text:
-            for index, action in zip(indices, each, strict=True):
-                if not isinstance(action, str):
-                    raise ValueError(f"environment {index}: an action is a string, not {action!r}.")
-            # A subclass of the main program's would not be known in the worker.
-            each = [action if isinstance(action, RefusedAction) else str(action) for action in each]
-        return each
+        if not text:
+            return each
+        return [
+            action if type(action) is str else _checked_text(index, action)
+            for index, action in zip(indices, each, strict=True)
+        ]
 
     @staticmethod
     def _options_of_each(options: Options | Sequence[Options], count: int) -> list[Options]:
@@ -606,6 +612,13 @@ def _pickled(value: Any, what: str) -> bytes:
             f"{what} cannot be sent to a worker ({type(error).__name__}: {error}); let it hold nothing that is bound "
             "to this process, such as open files, locks and live environments."
         ) from error
+
+
+def _checked_text(index: int, action: Any) -> str:
+    """An action of a subclass of `str`, as one that is known in the worker."""
+    if not isinstance(action, str):
+        raise ValueError(f"environment {index}: an action is a string, not {action!r}.")
+    return action if isinstance(action, RefusedAction) else str(action)
 
 
 def _checked_mask(mask: Any, num_envs: int) -> Array:

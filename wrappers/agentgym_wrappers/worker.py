@@ -36,12 +36,14 @@ import numpy as np
 import numpy.typing as npt
 
 from agentgym_envs import TextEnv
-from agentgym_wrappers.messages import Channel, Command, Description, Failure, Start, Step, pack
+from agentgym_wrappers.messages import Autoreset, Channel, Command, Description, Failure, Start, Step, pack
 from agentgym_wrappers.snapshot import can_replay, restore, snapshot
 from agentgym_wrappers.worker_process import OUTER_PATH
 
-# Results wait at most this long for further ones before they are sent.
-BATCH_SECONDS = 2.5e-4
+# Sending wakes the main program, which costs as much as some steps. So results wait for further ones, a batch for
+# the first time and fewer for the second.
+BATCH_RESULTS = 8
+BATCH_SECONDS = (5e-4, 2e-3)
 # What closing all environments may take after the end of file.
 CLOSE_SECONDS = 5.0
 PARENT_CHECK_SECONDS = 1.0
@@ -79,17 +81,17 @@ class Host:
         """Start an episode."""
         return self._started(*self.env.reset(seed=seed, options=options))
 
-    def step(self, action: Any, autoreset: bool) -> Step:
+    def step(self, action: Any, autoreset: bool) -> Step | Autoreset:
         """Take a step and, where the episode ends and `autoreset` says so, start the next one."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        step = Step(observation, cast(float, reward), terminated, truncated, info)
-        if autoreset and (step.terminated or step.truncated):
-            step = copy.deepcopy(step)  # some environments write the next episode into the same objects
-            try:
-                return step._replace(start=self.reset(None, None))
-            except Exception as error:
-                return step._replace(start=failure(error))
-        return step
+        step = (observation, cast(float, reward), terminated, truncated, info)
+        if not autoreset or not (terminated or truncated):
+            return step
+        step = copy.deepcopy(step)  # some environments write the next episode into the same objects
+        try:
+            return Autoreset(step, self.reset(None, None))
+        except Exception as error:
+            return Autoreset(step, failure(error))
 
     def restore(self, data: bytes, log: Sequence[Command]) -> Start:
         """Go to a saved state and on from there as before; the next episode stays this environment's own."""
@@ -181,7 +183,7 @@ class Lane:
             since = time.monotonic()
             for index, command in commands:
                 now = time.monotonic()
-                if results and now - since > BATCH_SECONDS:
+                if results and now - since > BATCH_SECONDS[len(results) < BATCH_RESULTS]:
                     self._reply(results)  # may wait for the parent: before the call begins
                     now = time.monotonic()
                     results, since = [], now

@@ -24,7 +24,7 @@ import cloudpickle
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from agentgym_wrappers.messages import Command, Description, Failure, Start, Step, UnreadableMessage
+from agentgym_wrappers.messages import Autoreset, Command, Description, Failure, Start, Step, UnreadableMessage, pack
 from agentgym_wrappers.worker_process import WorkerProcess
 
 CLOSE_SECONDS = 10.0
@@ -132,7 +132,6 @@ class WorkerPool:
         ready: Results of steps and resets that nobody has taken yet.
         failures: Environments whose reset or call failed, and how, as long as nobody was told.
         fatal: Why the pool cannot go on; None as long as it can.
-        text_actions: Whether all actions are strings, which a plain pickle sends fastest.
     """
 
     def __init__(
@@ -164,7 +163,6 @@ class WorkerPool:
         self.ready: deque[EnvResult] = deque()
         self.failures: dict[int, EnvironmentFailure] = {}
         self.fatal: str | None = None
-        self.text_actions = False
         self.autoreset = autoreset
         self._thread_per_env = thread_per_env
         self._call_seconds = call_seconds
@@ -198,15 +196,21 @@ class WorkerPool:
         self._finalizer.detach()
         _close_all(self.workers, self._selector, self._owner, seconds)
 
-    def request(self, commands: Mapping[int, Command]) -> None:
-        """Send environments a command of the user each, in one message a worker."""
+    def request(self, commands: Mapping[int, Command], text: bool = False) -> None:
+        """Send environments a command of the user each, in one message a worker.
+
+        Args:
+            commands: By index of the environment.
+            text: Whether they hold nothing but strings, which a plain pickle sends fastest; other things that
+                users give may be of classes of the main module.
+        """
         batches: dict[int, list[tuple[int, Command]]] = {}
         for index, command in commands.items():
             batches.setdefault(self.slots[index].worker, []).append((index, command))
         packed: dict[int, bytes] = {}
         for number, batch in batches.items():
             try:
-                packed[number] = self._packed(batch)
+                packed[number] = pack(batch) if text else cloudpickle.dumps(batch)
             except Exception as error:
                 raise TypeError(
                     f"environments {', '.join(str(index) for index, _ in batch)}: what they were given cannot be sent "
@@ -218,11 +222,6 @@ class WorkerPool:
                 slot.pending = command
                 slot.expected.append(command)
             self._send(self.workers[number], data)
-
-    def _packed(self, batch: list[tuple[int, Command]]) -> bytes:
-        """Pickle commands; other than text, what users give may be of classes of the main module."""
-        text = all(command[0] == "step" for _, command in batch) and self.text_actions
-        return pickle.dumps(batch, protocol=5) if text else cast(bytes, cloudpickle.dumps(batch))
 
     def _send(self, worker: WorkerProcess, data: bytes) -> None:
         worker.channel.send(data)
@@ -295,12 +294,14 @@ class WorkerPool:
             return
         slot.pending = None
         slot.strikes = self._lost_in_a_row[slot.worker] = 0
-        if type(reply) is Step and not slot.lost:  # as a rule
+        if command[0] == "step" and not slot.lost and type(reply) is tuple:  # as a rule
             self._take_step(slot, command, reply)
             return
         match command[0], reply:
-            case "step", Step():  # it was stepped in a state that is not its own
+            case "step", _ if slot.lost:  # it was stepped in a state that is not its own
                 self.fault(slot, "lost", slot.lost)
+            case "step", Autoreset():
+                self._take_autoreset(slot, command, reply)
             case "step", Failure():
                 self.fault(slot, "error", f"it raised an exception.\n{reply.traceback}")
             case _, Failure():
@@ -326,20 +327,24 @@ class WorkerPool:
                 slot.answer = reply
 
     def _take_step(self, slot: Slot, command: Command, step: Step) -> None:
-        result = EnvResult(slot.index, step.observation, step.reward, step.terminated, step.truncated, step.info)
+        result = EnvResult(slot.index, *step)
         slot.steps += 1
-        if cast(Start, slot.start).snapshot is not None:
+        if slot.start and slot.start.snapshot:
             slot.log.append(command)
         slot.result = _own(result)
-        slot.ended = step.terminated or step.truncated
-        if slot.ended:
+        if result.terminated or result.truncated:
+            slot.ended = True
             self._count_episode("")
-        if isinstance(step.start, Failure):  # the episode ended soundly, the next one does not begin
-            self.failures[slot.index] = EnvironmentFailure(slot.index, step.start)
-        elif step.start is not None:
-            self._begin_episode(slot, step.start)
-            result = self._with_final(slot, result)
         self.ready.append(result)
+
+    def _take_autoreset(self, slot: Slot, command: Command, reply: Autoreset) -> None:
+        self._take_step(slot, command, reply.step)
+        if isinstance(reply.start, Failure):  # the episode ended soundly, the next one does not begin
+            self.failures[slot.index] = EnvironmentFailure(slot.index, reply.start)
+        else:
+            final = self.ready.pop()
+            self._begin_episode(slot, reply.start)
+            self.ready.append(self._with_final(slot, final))
 
     def _with_final(self, slot: Slot, final: EnvResult) -> EnvResult:
         """The result of a step in which the next episode began as well."""
@@ -447,7 +452,7 @@ class WorkerPool:
                     ends.append(end)
             batch += [(slot.index, command) for command in slot.expected]
         if batch:
-            self._send(self.workers[worker.number], self._packed(batch))
+            self._send(self.workers[worker.number], cloudpickle.dumps(batch))
         for end in ends:
             end()
 
@@ -507,8 +512,8 @@ class WorkerPool:
 
 def _own(result: EnvResult) -> EnvResult:
     """A result whose observation the user cannot change in place, as one does with arrays."""
-    plain = isinstance(result.observation, str)
-    return result if plain else result._replace(observation=copy.deepcopy(result.observation))
+    observation = result.observation
+    return result if type(observation) is str else result._replace(observation=copy.deepcopy(observation))
 
 
 def _equal(one: Any, other: Any) -> bool:

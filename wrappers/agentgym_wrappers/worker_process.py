@@ -48,7 +48,8 @@ class WorkerProcess:
             ours, theirs = socket.socketpair()
             on_failure.enter_context(ours)
             always.enter_context(theirs)
-            table = always.enter_context(tempfile.TemporaryFile())
+            # In memory: what is written into a file on a disk may wait for the disk.
+            table = always.enter_context(open(os.memfd_create("agentgym-calls"), "r+b"))
             table.truncate(8 * num_envs)
             # What environments leave in it is gone when the worker is, however it ends.
             self._folder = tempfile.mkdtemp(prefix="agentgym-worker-")

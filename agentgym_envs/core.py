@@ -365,7 +365,7 @@ class TextEnv(gymnasium.Env[str, str]):
                 outcome = self._play(cleaned)
                 recovered = True
         except Fault as fault:
-            details: Info = {"fault_kind": fault.kind, "fault": str(fault)}
+            details = {**self._outcome.info, "fault_kind": fault.kind, "fault": str(fault)}
             outcome = Outcome(self._observation, self._outcome.score, end="fault", info=details)
         except BaseException:
             self._running = False  # the state is unknown: only a reset makes it usable
@@ -512,7 +512,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _play(self, action: str) -> Outcome:
         if isinstance(action, RefusedAction):
-            return Outcome(action.reason, self._outcome.score, valid=False)
+            return self._outcome._replace(observation=action.reason, valid=False)
         return self._act(action)
 
     def _accept(self, outcome: Outcome) -> None:

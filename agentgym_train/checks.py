@@ -51,6 +51,10 @@ def check_config(config: Config) -> None:
         "algorithm.clip_high": (config.algorithm.clip_high, 0, False, math.inf),
         "algorithm.importance_cap": (config.algorithm.importance_cap, 0, False, math.inf),
         "algorithm.kl_coef": (config.algorithm.kl_coef, 0, True, math.inf),
+        "algorithm.resample_rounds": (config.algorithm.resample_rounds, 0, True, math.inf),
+        "algorithm.discount": (config.algorithm.discount, 0, False, 1),
+        "algorithm.trace": (config.algorithm.trace, 0, True, 1),
+        "algorithm.critic_lr": (config.algorithm.critic_lr, 0, False, math.inf),
         "evaluate.temperature": (config.evaluate.temperature, 0, True, math.inf),
         "evaluate.every": (config.evaluate.every, 0, True, math.inf),
     }

@@ -133,8 +133,11 @@ class RolloutConfig:
 
 @dataclass
 class AlgorithmConfig:
-    """Group-relative policy optimisation (GRPO)."""
+    """The online algorithm; docs/training.md has the formulas."""
 
+    name: Literal["grpo", "rloo", "reinforce++", "ppo"] = "grpo"
+    """How advantages are made: against the group's mean (grpo), against the mean of the others in it (rloo), from
+    the batch's normalised returns (reinforce++), or with a critic (ppo)."""
     epochs: int = 1
     """Optimiser steps on each batch of rollouts."""
     clip_low: float = 0.2
@@ -148,7 +151,16 @@ class AlgorithmConfig:
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the divergence."""
     normalise_std: bool = True
-    """Divide advantages by the group's standard deviation."""
+    """grpo: divide advantages by the group's standard deviation."""
+    resample_rounds: int = 0
+    """grpo, rloo: while fewer than rollout.tasks_per_step groups have differing rewards, roll out as many tasks
+    again, at most this many times (dynamic sampling)."""
+    discount: float = 1.0
+    """ppo: discount of a token."""
+    trace: float = 0.95
+    """ppo: lambda of the advantage estimates."""
+    critic_lr: float = 1e-5
+    """ppo: learning rate of the critic."""
     aggregation: Literal["token", "sequence"] = "token"
     """Whether every token or every trajectory counts the same in the loss."""
 

@@ -1,7 +1,7 @@
-"""The training loop: ScalingInter-RL (arXiv 2509.08755) with GRPO.
+"""The training loop: ScalingInter-RL (arXiv 2509.08755).
 
-`Trainer.train_step` is the algorithm. What it calls stands in files of its own: rollout.py, advantages.py,
-packing.py, update.py; what it holds is put together in `Trainer.__init__`.
+`Trainer.train_step` is the algorithm. What it calls stands in files of its own: rollout.py, estimators.py,
+packing.py, update.py, critic.py; what it holds is put together in `Trainer.__init__`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,19 +21,20 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentgym_train.advantages import group_advantages
 from agentgym_train.chat import Chat
 from agentgym_train.checks import check_config, make_schedule, pick_device
 from agentgym_train.config import Config, ConfigError
+from agentgym_train.critic import Critic, estimates, update_critic
 from agentgym_train.demonstrations import oracle_trajectories
 from agentgym_train.engines import EngineError
 from agentgym_train.engines.hf import HFEngine
+from agentgym_train.estimators import KL_IN_REWARD, choose, token_advantages
 from agentgym_train.memory import give_back
 from agentgym_train.metrics import batch_metrics, evaluation_metrics
 from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
 from agentgym_train.packing import Row, pack
 from agentgym_train.rollout import RolloutRunner
-from agentgym_train.run_folder import RunFolder, load_optimiser
+from agentgym_train.run_folder import RunFolder, load_state
 from agentgym_train.self_check import check_packing
 from agentgym_train.statistics import paired_bootstrap
 from agentgym_train.stop import StopRequested, StopSignals
@@ -83,12 +84,15 @@ class Trainer:
         self.chat = Chat(self.tokenizer, stop_tokens(self.model))
         self.optimiser = make_optimiser(self.model, config.optimiser)
         if checkpoint is not None:
-            load_optimiser(self.optimiser, checkpoint, self.model.device)
+            load_state(self.optimiser, checkpoint, "optimiser", self.model.device)
         try:
             self.engine = HFEngine(_copy(self.model, config.rollout.precision), self.chat.stop_tokens)
         except ValueError as error:
             raise ModelError(f"model.path={config.model.path!r}: {error}") from error
         self.reference: PreTrainedModel | None = None
+        self.critic: Critic | None = None
+        if checkpoint is not None and folder.progress.phase == "train":
+            self._make_critic(checkpoint)
         self._seconds: dict[str, float] = {}  # by phase, of the last time that the phase ran
         self._check_prompt()
         self.vec = self._make_vec()
@@ -127,18 +131,12 @@ class Trainer:
         """Choose tasks, roll out groups at the current horizon, score, update, log."""
         config = self.config
         horizon = self.schedule.horizon_at(step)
-        tasks = draw(self.pools.train, step, config.rollout.tasks_per_step, config.seed)
         with self._timed("rollout"):
-            trajectories = self._roll_out(f"step {step + 1}", self._groups(step, tasks, horizon))
+            trajectories = self._sample(step, horizon)
 
-        groups = group_advantages(
-            [trajectory.reward for trajectory in trajectories],
-            [trajectory.group for trajectory in trajectories],
-            [trajectory.end != "error" for trajectory in trajectories],
-            config.algorithm.normalise_std,
-        )
-        batch = [trajectory for trajectory, kept in zip(trajectories, groups.trained, strict=True) if kept]
-        advantages = [value for value, kept in zip(groups.values, groups.trained, strict=True) if kept]
+        chosen = choose(trajectories, config.algorithm)
+        batch = [trajectory for trajectory, kept in zip(trajectories, chosen.trained, strict=True) if kept]
+        own = [value for value, kept in zip(chosen.values, chosen.trained, strict=True) if kept]
         rows = pack(batch, config.optimiser.token_budget)
 
         lr = learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps)
@@ -146,8 +144,7 @@ class Trainer:
             with self._timed("reference"):
                 reference = self._reference_logprobs(rows)
             with self._timed("update"):
-                lengths = [trajectory.sampled for trajectory in batch]
-                update = self._update(rows, advantages, lengths, reference, lr)
+                update = self._update(batch, own, rows, reference, lr)
         self.engine.update_weights(self.model)
         give_back()
 
@@ -157,7 +154,7 @@ class Trainer:
             "time": time.time(),
             "horizon": horizon,
             "lr": lr,
-            **batch_metrics(trajectories, groups, rows),
+            **batch_metrics(trajectories, chosen, rows),
             **update,
             **{f"seconds/{phase}": self._seconds[phase] for phase in ("rollout", "reference", "update")},
         }
@@ -165,12 +162,30 @@ class Trainer:
         self.folder.log_trajectories(t.to_row(step=step, phase="train", name="train") for t in trajectories)
         self.terminal.step(row, config.steps)
 
-    def _groups(self, step: int, tasks: Sequence[str], horizon: int) -> list[Episode]:
+    def _sample(self, step: int, horizon: int) -> list[Trajectory]:
+        """Roll out the step's groups, and further ones while too few have differing rewards, if that is asked for.
+
+        Leaving out groups without variance and sampling others is DAPO's dynamic sampling (arXiv 2503.14476,
+        section 3.2).
+        """
+        count, algorithm = self.config.rollout.tasks_per_step, self.config.algorithm
+        trajectories: list[Trajectory] = []
+        for attempt in range(algorithm.resample_rounds + 1):
+            seed = f"{self.config.seed}" if attempt == 0 else f"{self.config.seed}/again/{attempt}"
+            tasks = draw(self.pools.train, step, count, seed)
+            title = f"step {step + 1}" + (f", round {attempt + 1}" if attempt else "")
+            trajectories += self._roll_out(title, self._groups(step, tasks, horizon, first=attempt * count))
+            chosen = choose(trajectories, algorithm)
+            if algorithm.name in KL_IN_REWARD or chosen.groups - chosen.zero_variance >= count:
+                break
+        return trajectories
+
+    def _groups(self, step: int, tasks: Sequence[str], horizon: int, first: int) -> list[Episode]:
         """Expand each task into a group of episodes that start from the same text."""
         seed = self.config.seed
         return [
             Episode(task, episode_seed(seed, step, place), sample, horizon, f"{seed}/train/{step}")
-            for place, task in enumerate(tasks)
+            for place, task in enumerate(tasks, start=first)
             for sample in range(self.config.rollout.samples_per_task)
         ]
 
@@ -183,32 +198,52 @@ class Trainer:
 
     def _update(
         self,
+        batch: Sequence[Trajectory],
+        own: Sequence[float],
         rows: Sequence[Row],
-        advantages: Sequence[float],
-        lengths: Sequence[int],
         reference: Sequence[Tensor] | None,
         lr: float,
     ) -> dict[str, float]:
-        """Update the policy; without variance in any group there is nothing to learn from."""
+        """Update the policy, and the critic if there is one; without trajectories there is nothing to learn from."""
+        config, algorithm = self.config, self.config.algorithm
         if not rows:
             return {}
-        return update_policy(
+        values = None
+        if self.critic is not None:
+            values = estimates(self.critic, self.model, rows, config.optimiser.precision)
+        advantages, targets = token_advantages(batch, own, rows, reference, values, algorithm)
+        metrics = update_policy(
             self.model,
             self.optimiser,
             rows,
             advantages,
-            lengths,
+            [trajectory.sampled for trajectory in batch],
             reference,
-            self.config.rollout.temperature,
+            config.rollout.temperature,
             lr,
-            self.config.algorithm,
-            self.config.optimiser,
+            replace(algorithm, kl_coef=0.0) if algorithm.name in KL_IN_REWARD else algorithm,
+            config.optimiser,
             self.stop.check,
         )
+        if self.critic is not None:
+            metrics |= update_critic(
+                self.critic,
+                self.model,
+                self.critic_optimiser,
+                rows,
+                targets,
+                algorithm.critic_lr,
+                config.optimiser,
+                lambda: None,  # the policy has moved: the step is carried to its end
+            )
+        return metrics
 
     def save(self) -> None:
         """Write a checkpoint."""
-        self.folder.save_checkpoint(self.model, self.tokenizer, self.optimiser)
+        states = {"optimiser": self.optimiser.state_dict()}
+        if self.critic is not None:
+            states |= {"critic": self.critic.state_dict(), "critic_optimiser": self.critic_optimiser.state_dict()}
+        self.folder.save_checkpoint(self.model, self.tokenizer, states)
 
     def summary(self, status: str) -> dict[str, Any]:
         """Put the run's result together and write it to the folder."""
@@ -275,11 +310,22 @@ class Trainer:
             self.terminal.say(f"warm start: {len(episodes)} oracle episodes, loss {metrics['loss']:.3f} nats a token")
             self.engine.update_weights(self.model)
         self.optimiser = make_optimiser(self.model, config.optimiser)
+        self._make_critic()
         give_back()
         progress.phase, progress.step = "train", 0
         if config.algorithm.kl_coef:
             self.folder.save_reference(self.model, self.tokenizer)
         self.save()
+
+    def _make_critic(self, checkpoint: Path | None = None) -> None:
+        """The critic of PPO, from the policy as it is now or from a checkpoint."""
+        if self.config.algorithm.name != "ppo":
+            return
+        self.critic = Critic(self.model)
+        self.critic_optimiser = make_optimiser(self.critic, self.config.optimiser)
+        if checkpoint is not None:
+            load_state(self.critic, checkpoint, "critic", self.model.device)
+            load_state(self.critic_optimiser, checkpoint, "critic_optimiser", self.model.device)
 
     def _load_reference(self) -> None:
         """The policy as it was after the warm start, for the KL term."""

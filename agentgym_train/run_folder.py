@@ -11,11 +11,11 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import torch
 import yaml
@@ -26,6 +26,13 @@ from agentgym_train.config import Config, ConfigError
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
 _LOGS = ("metrics.jsonl", "trajectories.jsonl")
+
+
+class Holder(Protocol):
+    """An optimiser or a model."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Take over a state."""
 
 
 @dataclass
@@ -99,7 +106,7 @@ class RunFolder:
         if row["phase"] == "eval":
             self.progress.evaluations[row["name"]] = row
         elif row["phase"] == "train":
-            self.progress.steps_without_update += row["groups/zero_variance"] == row["groups/total"]
+            self.progress.steps_without_update += row["tokens/trained"] == 0
         for name, value in row.items():
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
                 self._board.add_scalar(f"{row['phase']}/{name}", value, row["step"])
@@ -110,9 +117,15 @@ class RunFolder:
             self._write("trajectories.jsonl", row)
 
     def save_checkpoint(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, optimiser: torch.optim.Optimizer
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, states: Mapping[str, dict[str, Any]]
     ) -> Path:
-        """Write a checkpoint of the current progress and remove the earlier ones."""
+        """Write a checkpoint of the current progress and remove the earlier ones.
+
+        Args:
+            model: The policy.
+            tokenizer: Its tokenizer.
+            states: Further state dictionaries by name, such as the optimiser's.
+        """
         for name, log in self._logs.items():
             log.flush()
             os.fsync(log.fileno())
@@ -123,7 +136,8 @@ class RunFolder:
         partial.mkdir(parents=True)
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        torch.save(optimiser.state_dict(), partial / "optimiser.pt")
+        for name, state in states.items():
+            torch.save(state, partial / f"{name}.pt")
         (partial / "progress.json").write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
         _sync_folder(partial)
         if target.exists():  # of the same step: it stays, under a name that is found, until the new one is in place
@@ -221,15 +235,15 @@ class RunFolder:
         log.flush()
 
 
-def load_optimiser(optimiser: torch.optim.Optimizer, checkpoint: Path, device: torch.device) -> None:
-    """Put the state of a checkpoint into an optimiser.
+def load_state(holder: Holder, checkpoint: Path, name: str, device: torch.device) -> None:
+    """Put a state of a checkpoint into an optimiser or a model.
 
     Raises:
         ConfigError: If the file is missing, damaged or of another model.
     """
-    file = checkpoint / "optimiser.pt"
+    file = checkpoint / f"{name}.pt"
     try:
-        optimiser.load_state_dict(torch.load(file, map_location=device, weights_only=True))
+        holder.load_state_dict(torch.load(file, map_location=device, weights_only=True))
     except Exception as error:  # a damaged archive can raise nearly anything
         raise _damaged(file, error) from error
 

@@ -65,7 +65,7 @@ def task_pools(config: Config) -> TaskPools:
     return TaskPools(train[:warm], train[warm:], test[: config.evaluate.tasks])
 
 
-def draw(pool: tuple[str, ...], step: int, count: int, seed: int) -> list[str]:
+def draw(pool: tuple[str, ...], step: int, count: int, seed: int | str) -> list[str]:
     """Draw the tasks of a step: the pool in a new random order each time it has been gone through.
 
     A pure function of its arguments, so a resumed run draws what it would have drawn.

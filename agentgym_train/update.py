@@ -19,7 +19,7 @@ class NumericsError(RuntimeError):
     """A loss, log-probability or gradient is not finite; no optimiser step was taken with it."""
 
 
-def make_optimiser(model: PreTrainedModel, config: OptimiserConfig) -> torch.optim.AdamW:
+def make_optimiser(model: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
     """Make AdamW over all weights."""
     return torch.optim.AdamW(
         model.parameters(),
@@ -45,7 +45,7 @@ def update_policy(
     model: PreTrainedModel,
     optimiser: torch.optim.AdamW,
     rows: Sequence[Row],
-    advantages: Sequence[float],
+    advantages: Sequence[Tensor],
     lengths: Sequence[int],
     reference: Sequence[Tensor] | None,
     temperature: float,
@@ -63,7 +63,7 @@ def update_policy(
         model: The policy.
         optimiser: Its optimiser.
         rows: The packed batch.
-        advantages: Advantage of each trajectory.
+        advantages: Per row, the advantage of each trained token, [n].
         lengths: Sampled tokens of each trajectory.
         reference: Per row, the reference's log-probabilities; None without a KL term.
         temperature: The sampling temperature.
@@ -80,7 +80,6 @@ def update_policy(
         NumericsError: If anything is not finite.
     """
     model.eval()  # no dropout: the engine, which sampled the batch, had none
-    by_trajectory = torch.tensor(advantages, device=model.device)
     sampled = torch.tensor(lengths)
     old: list[Tensor] = []
     totals: dict[str, float] = {}
@@ -99,7 +98,7 @@ def update_policy(
                 old[number],
                 engine,
                 None if reference is None else reference[number],
-                by_trajectory[row.owners.to(by_trajectory.device)],
+                advantages[number].to(logprobs.device),
                 clip_low=algorithm.clip_low,
                 clip_high=algorithm.clip_high,
                 importance_cap=algorithm.importance_cap,
@@ -108,7 +107,7 @@ def update_policy(
             )
             weights = token_weights(row.owners, sampled, algorithm.aggregation).to(logprobs.device)
             loss = (weights * terms.loss).sum()
-            _require_finite("loss", loss)
+            require_finite("loss", loss)
             loss.backward()
             measured = {
                 "loss": terms.loss.detach(),
@@ -121,7 +120,7 @@ def update_policy(
             }
             for name, values in measured.items():
                 totals[name] = totals.get(name, 0.0) + float((weights * values).sum()) / algorithm.epochs
-        norm = _step(model, optimiser, lr, optimiser_config)
+        norm = optimiser_step(model, optimiser, lr, optimiser_config)
         totals["grad_norm"] = totals.get("grad_norm", 0.0) + norm / algorithm.epochs
     return totals
 
@@ -151,10 +150,10 @@ def update_supervised(
         with autocast(model, optimiser_config.precision):
             logprobs, _ = token_logprobs(model, row, temperature=1.0)
         loss = -logprobs.sum() / tokens
-        _require_finite("loss", loss)
+        require_finite("loss", loss)
         loss.backward()
         total += float(loss.detach())
-    norm = _step(model, optimiser, lr, optimiser_config)
+    norm = optimiser_step(model, optimiser, lr, optimiser_config)
     return {"loss": total, "grad_norm": norm, "tokens": float(tokens)}
 
 
@@ -163,7 +162,12 @@ def learning_rate(step: int, lr: float, warmup_steps: int) -> float:
     return lr * min(1.0, (step + 1) / max(1, warmup_steps))
 
 
-def _step(model: PreTrainedModel, optimiser: torch.optim.AdamW, lr: float, config: OptimiserConfig) -> float:
+def optimiser_step(model: torch.nn.Module, optimiser: torch.optim.AdamW, lr: float, config: OptimiserConfig) -> float:
+    """Clip the gradient, take a step, and return the norm before clipping.
+
+    Raises:
+        NumericsError: If the norm is not finite; no step was taken then.
+    """
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
     if not math.isfinite(norm):
         raise NumericsError(f"the gradient's norm is {norm}")
@@ -173,6 +177,7 @@ def _step(model: PreTrainedModel, optimiser: torch.optim.AdamW, lr: float, confi
     return norm
 
 
-def _require_finite(name: str, value: Tensor) -> None:
+def require_finite(name: str, value: Tensor) -> None:
+    """Raise `NumericsError` unless all values are finite."""
     if not torch.isfinite(value).all():
         raise NumericsError(f"the {name} is {float(value.detach())}")

@@ -69,7 +69,7 @@ def test_grpo_update(benchmark: Any, model: PreTrainedModel, batch: list[Traject
             model,
             optimiser,
             rows,
-            [(-1.0) ** number for number in range(len(batch))],
+            [(-1.0) ** row.owners for row in rows],
             [trajectory.sampled for trajectory in batch],
             None,
             1.0,

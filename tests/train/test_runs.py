@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentgym_train.chat import Chat
 from agentgym_train.cli import main
-from agentgym_train.config import Config, from_dict
+from agentgym_train.config import Config, ConfigError, from_dict
 from agentgym_train.engines import EngineError
 from agentgym_train.loop import train
 from agentgym_train.models import load_model, load_tokenizer
@@ -163,7 +163,9 @@ def saved(model: PreTrainedModel, tiny_path: Path, tmp_path: Path) -> Path:
     folder.log({"step": 0, "phase": "warm_start", "loss": 1.0})
     folder.log_trajectories([{"step": 0}])
     folder.progress.step = 1
-    folder.save_checkpoint(model, load_tokenizer(str(tiny_path)), torch.optim.AdamW(model.parameters()))
+    folder.save_checkpoint(
+        model, load_tokenizer(str(tiny_path)), {"optimiser": torch.optim.AdamW(model.parameters()).state_dict()}
+    )
     folder.close()
     return tmp_path / "run"
 
@@ -228,7 +230,9 @@ def test_a_run_from_the_command_line_leaves_everything_behind(
     assert not list(run.rglob("*partial*"))
 
 
-def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path) -> None:
+# The last two compare with no other episode of the same task, so they need smaller steps.
+@pytest.mark.parametrize(("name", "lr"), [("grpo", 1e-2), ("rloo", 1e-2), ("reinforce++", 5e-3), ("ppo", 5e-3)])
+def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path, name: str, lr: float) -> None:
     """The loss's sign, the advantages, the packing and the engine's new weights must all be right for this."""
     plain = settings(
         tiny_path,
@@ -238,8 +242,8 @@ def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path) -> None:
         env={"subsets": ["Vowels"]},
         warm_start={"kind": "none"},
         rollout={"samples_per_task": 8},
-        algorithm={"epochs": 1, "kl_coef": 1e-3},
-        optimiser={"lr": 1e-2},
+        algorithm={"name": name, "epochs": 1, "kl_coef": 1e-3, "critic_lr": 1e-3},
+        optimiser={"lr": lr},
         evaluate={"tasks": 1, "samples": 8, "horizon": 2, "every": 0},
     )
     summary = train(from_dict(plain))
@@ -247,6 +251,46 @@ def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path) -> None:
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
     assert last > max(2 * first, 0.15)
     assert "gain" in summary
+
+
+def test_a_run_with_a_critic_goes_on_exactly(tiny_path: Path, tmp_path: Path) -> None:
+    short = {"steps": 2, "horizon": 2, "algorithm": {"name": "ppo"}, "evaluate": {"at_start": False, "every": 0}}
+    train(from_dict(settings(tiny_path, tmp_path / "run", **short)))
+    train(from_dict(settings(tiny_path, tmp_path / "straight", **{**short, "steps": 4})))
+    train(from_dict(settings(tiny_path, tmp_path / "run", **{**short, "steps": 4})), resume=True)
+    mine, theirs = weights_of(tmp_path / "run"), weights_of(tmp_path / "straight")
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    (checkpoint / "critic.pt").unlink()
+    with pytest.raises(ConfigError, match=r"critic\.pt cannot be read, so the run cannot be continued"):
+        train(from_dict(settings(tiny_path, tmp_path / "run", **{**short, "steps": 5})), resume=True)
+
+
+def test_groups_without_variance_are_sampled_again_if_asked_for(tiny_path: Path, tmp_path: Path) -> None:
+    train(
+        from_dict(
+            settings(
+                tiny_path,
+                tmp_path / "run",
+                steps=2,
+                warm_start={"kind": "none"},
+                rollout={"tasks_per_step": 2, "samples_per_task": 2},
+                algorithm={"resample_rounds": 2},
+                evaluate={"at_start": False, "every": 0},
+            )
+        )
+    )
+    rows = [row for row in rows_of(tmp_path / "run") if row["phase"] == "train"]
+    rounds = [row["groups/total"] // 2 for row in rows]
+    assert max(rounds) > 1  # the tiny model writes few of the wanted letters
+    for row, count in zip(rows, rounds, strict=True):
+        useful = row["groups/total"] - row["groups/zero_variance"]
+        assert 1 <= count <= 3
+        assert useful >= 2 or count == 3
+    episodes = [e for e in rows_of(tmp_path / "run", "trajectories.jsonl") if e["phase"] == "train"]
+    for step, count in enumerate(rounds):
+        groups = [(e["task"], e["seed"], e["sample"]) for e in episodes if e["step"] == step]
+        assert len(set(groups)) == len(groups) == 4 * count
 
 
 def test_the_curriculum_reaches_the_episodes(straight: Path) -> None:
@@ -418,7 +462,7 @@ def test_a_checkpoint_is_never_missing_while_it_is_replaced(
     folder = RunFolder(tmp_path / "run", Config(), resume=False)
     optimiser = torch.optim.AdamW(model.parameters())
     tokenizer = load_tokenizer(str(tiny_path))
-    folder.save_checkpoint(model, tokenizer, optimiser)
+    folder.save_checkpoint(model, tokenizer, {"optimiser": optimiser.state_dict()})
     found = []
     rename = Path.rename
 
@@ -429,9 +473,9 @@ def test_a_checkpoint_is_never_missing_while_it_is_replaced(
         return result
 
     monkeypatch.setattr(Path, "rename", watched)
-    folder.save_checkpoint(model, tokenizer, optimiser)  # of the same step
+    folder.save_checkpoint(model, tokenizer, {"optimiser": optimiser.state_dict()})  # of the same step
     folder.progress.step = 1
-    folder.save_checkpoint(model, tokenizer, optimiser)
+    folder.save_checkpoint(model, tokenizer, {"optimiser": optimiser.state_dict()})
     folder.close()
     assert len(found) == 6
     assert all(checkpoint is not None for checkpoint in found)

@@ -81,7 +81,7 @@ def update(
         model,
         make_optimiser(model, config),
         rows,
-        ADVANTAGES,
+        [torch.tensor(ADVANTAGES)[row.owners] for row in rows],
         [trajectory.sampled for trajectory in batch],
         None if reference is None else reference_logprobs(reference, rows, TEMPERATURE, "float32", check),
         TEMPERATURE,

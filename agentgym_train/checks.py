@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from agentgym_train.adaptive_horizon import AdaptiveHorizon
 from agentgym_train.config import Config, ConfigError
 from agentgym_wrappers import Schedule, schedule_from
 
@@ -75,7 +76,7 @@ def check_config(config: Config) -> None:
     make_schedule(config)
 
 
-def make_schedule(config: Config) -> Schedule:
+def make_schedule(config: Config) -> Schedule | AdaptiveHorizon:
     """The horizon schedule that the configuration describes.
 
     Raises:
@@ -85,6 +86,11 @@ def make_schedule(config: Config) -> Schedule:
     if isinstance(value, dict) and value.get("kind") == "staged":
         value = {"total_steps": config.steps, **value}
     try:
+        if isinstance(value, dict) and value.get("kind") == "adaptive":
+            names = ("start", "increment", "cap", "window", "tolerance")
+            if unknown := sorted(value.keys() - {"kind", *names}):
+                raise ValueError(f"unknown {', '.join(unknown)}; an adaptive horizon has {', '.join(names)}")
+            return AdaptiveHorizon(**{name: value[name] for name in names if name in value})
         return schedule_from(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"horizon={config.horizon!r}: {error}") from error

@@ -215,7 +215,8 @@ class Config:
     """Policy updates."""
     horizon: Annotated[int | dict[str, Any], _Yaml] = 20
     """Turns per episode during training: a number, or a schedule such as
-    {kind: linear, start: 4, increment: 2, every: 10, cap: 10} or {kind: staged, stages: [[0, 4], [0.5, 8]]}."""
+    {kind: linear, start: 4, increment: 2, every: 10, cap: 10}, {kind: staged, stages: [[0, 4], [0.5, 8]]} or
+    {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled."""
     checkpoint_every: int = 10
     """Steps between checkpoints (one is also written at the end and on Ctrl-C or SIGTERM)."""
     max_error_share: float = 0.25

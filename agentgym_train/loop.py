@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agentgym_train.adaptive_horizon import AdaptiveHorizon, Signals
 from agentgym_train.chat import Chat
 from agentgym_train.checks import check_config, make_schedule, pick_device
 from agentgym_train.config import Config, ConfigError
@@ -49,7 +50,7 @@ from agentgym_train.update import (
     update_policy,
     update_supervised,
 )
-from agentgym_wrappers import ActionParser, HorizonCurriculum, SubprocVectorEnv
+from agentgym_wrappers import ActionParser, HorizonCurriculum, Schedule, SubprocVectorEnv
 
 
 class Trainer:
@@ -65,6 +66,8 @@ class Trainer:
         self.config, self.folder, self.stop, self.terminal = config, folder, stop, terminal
         self.pools = task_pools(config)
         self.schedule = make_schedule(config)
+        if isinstance(self.schedule, AdaptiveHorizon) and folder.progress.horizon:
+            self.schedule.restore(folder.progress.horizon)
         device = pick_device(config)
         try:
             self._make_env().close()
@@ -93,6 +96,7 @@ class Trainer:
         self.critic: Critic | None = None
         if checkpoint is not None and folder.progress.phase == "train":
             self._make_critic(checkpoint)
+        self._told = ""  # what the adaptive horizon said last
         self._seconds: dict[str, float] = {}  # by phase, of the last time that the phase ran
         self._check_prompt()
         self.vec = self._make_vec()
@@ -161,6 +165,22 @@ class Trainer:
         self.folder.log(row)
         self.folder.log_trajectories(t.to_row(step=step, phase="train", name="train") for t in trajectories)
         self.terminal.step(row, config.steps)
+        if isinstance(self.schedule, AdaptiveHorizon):
+            self._adapt(self.schedule, row)
+
+    def _adapt(self, horizon: AdaptiveHorizon, row: dict[str, Any]) -> None:
+        """Let the horizon follow what the step has shown; a step without an update has no entropy to tell of."""
+        if "entropy" not in row:
+            return
+        told = horizon.observe(
+            Signals(row["success/mean"], row["entropy"], row["tokens/reply_mean"], row["valid_action_share"])
+        )
+        self.folder.progress.horizon = horizon.state()
+        if told == "raised":
+            self.terminal.say(f"step {row['step'] + 1}: success has settled, the horizon is raised to {horizon.turns}")
+        elif told and not self._told:
+            self.terminal.say(f"step {row['step'] + 1}: the horizon is held at {horizon.turns}, {told}")
+        self._told = told
 
     def _sample(self, step: int, horizon: int) -> list[Trajectory]:
         """Roll out the step's groups, and further ones while too few have differing rewards, if that is asked for.
@@ -435,7 +455,8 @@ class Trainer:
         """What is around each environment, innermost first."""
         return [
             partial(ActionParser, formats=self.config.env.formats),
-            partial(HorizonCurriculum, schedule=self.schedule),
+            # Each reset says its horizon.
+            partial(HorizonCurriculum, schedule=self.schedule if isinstance(self.schedule, Schedule) else 1),
         ]
 
     @contextmanager

@@ -266,6 +266,24 @@ def test_a_run_with_a_critic_goes_on_exactly(tiny_path: Path, tmp_path: Path) ->
         train(from_dict(settings(tiny_path, tmp_path / "run", **{**short, "steps": 5})), resume=True)
 
 
+def test_an_adaptive_horizon_is_raised_in_a_run_and_goes_on_in_the_next(tiny_path: Path, tmp_path: Path) -> None:
+    adaptive = {"kind": "adaptive", "start": 1, "increment": 1, "cap": 3, "window": 4, "tolerance": 0.9}
+    plain = settings(
+        tiny_path,
+        tmp_path / "run",
+        steps=6,
+        horizon=adaptive,
+        warm_start={"kind": "none"},
+        algorithm={"name": "reinforce++"},  # it updates at every step
+        optimiser={"lr": 1e-5},
+        evaluate={"at_start": False, "every": 0},
+    )
+    train(from_dict(plain))
+    train(from_dict({**plain, "steps": 9}), resume=True)
+    rows = [row for row in rows_of(tmp_path / "run") if row["phase"] == "train"]
+    assert [row["horizon"] for row in rows] == [1, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
 def test_groups_without_variance_are_sampled_again_if_asked_for(tiny_path: Path, tmp_path: Path) -> None:
     train(
         from_dict(

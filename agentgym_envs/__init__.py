@@ -19,7 +19,22 @@ _SCENARIOS = {
         ("GoTo", "Open", "Pickup", "PutNext", "Unlock", "Synth"),
         100,
     ),
+    "SciWorld": (
+        "agentgym_envs.sciworld.env:SciWorldEnv",
+        (
+            *("Matter", "Measure", "Power", "TestCond", "Find", "ChemMix", "Lifespan", "LifeStages"),
+            *("Grow", "InclinedPlane", "Genetics"),  # left out by AgentGym
+        ),
+        200,  # the simulator's own paths were seen to take up to 147
+    ),
+    "DeepSearch": (
+        "agentgym_envs.deepsearch.env:make",
+        ("NQ", "TriviaQA", "PopQA", "HotpotQA", "2WikiMultiHopQA", "MuSiQue", "Bamboogle"),
+        20,
+    ),
 }
+# Subsets whose tasks take hundreds of turns.
+_MAX_TURNS = dict.fromkeys(("Grow", "InclinedPlane", "Genetics"), 1_000)
 # A string: the environments do not import the wrappers.
 _VECTOR = "agentgym_wrappers.vector_entry"
 
@@ -30,7 +45,7 @@ for _scenario, (_entry_point, _subsets, _max_turns) in _SCENARIOS.items():
             id=_id,
             entry_point=_entry_point,
             vector_entry_point=f"{_VECTOR}:{_id}",
-            max_episode_steps=_max_turns,
+            max_episode_steps=_MAX_TURNS.get(_subset or "", _max_turns),
             disable_env_checker=True,
             kwargs={} if _subset is None else {"subset": _subset},
         )

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from agentgym_envs.tasks import Task, TaskTable, load_task_list
-from agentgym_envs.verbs import Verb, instruction
+from agentgym_envs.verbs import Verb, instruction, quoted
 
 MAX_ACTION_CHARS = 8_192
 MAX_OBSERVATION_CHARS = 65_536
@@ -278,7 +278,8 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             ValueError: If the scenario does not accept it.
         """
-        raise ValueError(f"{self.scenario}: options['init'] is not supported by this scenario; got {dict(init)!r}.")
+        given = quoted(repr(dict(init)))
+        raise ValueError(f"{self.scenario}: options['init'] is not supported by this scenario; got {given}.")
 
     def _restart(self) -> None:
         """Replace the simulator after a fault. Scenarios that can fault override it."""
@@ -323,7 +324,7 @@ class TextEnv(gymnasium.Env[str, str]):
             init = choice.get("init")
             if "init" in choice:
                 if not isinstance(init, Mapping):
-                    raise ValueError(f"{self.scenario}: options['init'] must be a mapping, not {init!r}.")
+                    raise ValueError(f"{self.scenario}: options['init'] must be a mapping, not {quoted(repr(init))}.")
                 init = _plain_copy(self.scenario, init)
                 task = self._task_of_init(init)
             elif "task" in choice:

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from agentgym_envs.verbs import quoted
+
 SPLITS = ("train", "test", "all")
+REPEAT = "repeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Task:
         id: Unique name, `<scenario>_<index>`; embedded sets use a name of their own.
         index: Data index (real data only), or the position in an embedded set.
         subset: Name of the subset that holds the task, as in the registered ids.
-        split: `"train"` or `"test"`. The splits are this project's own.
+        split: `"train"` or `"test"`, or `REPEAT` for one that equals a test task under another name and stays out
+            of every split. The splits are this project's own.
         source: `"real"` for the benchmark's data, `"embedded"` for data made for this package, `"custom"`
             for an episode that the user programmed with `options={"init": ...}`.
         solvable: False for tasks that no oracle solves. They keep their index and stay out of every split.
@@ -88,17 +92,17 @@ class TaskTable:
             )
         if not isinstance(name, str):
             raise ValueError(
-                f"{self.scenario}: a task is named by its id (str) or data index (int), not by {name!r} "
+                f"{self.scenario}: a task is named by its id (str) or data index (int), not by {quoted(repr(name))} "
                 f"of type {type(name).__name__}."
             )
         try:
             return self._by_id[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._by_id, n=1)
+            near = difflib.get_close_matches(quoted(name), self._by_id, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             first, last = self._tasks[0].id, self._tasks[-1].id
             raise ValueError(
-                f"{self.scenario}: there is no task {name!r}; accepted are {first!r} to {last!r}.{hint}"
+                f"{self.scenario}: there is no task {quoted(repr(name))}; accepted are {first!r} to {last!r}.{hint}"
             ) from None
 
     def select(self, subset: str | None = None, split: str = "all") -> tuple[Task, ...]:
@@ -120,7 +124,8 @@ class TaskTable:
             self._selected[key] = tuple(
                 task
                 for task in self._tasks
-                if task.solvable and subset in (None, task.subset) and split in ("all", task.split)
+                if task.solvable and subset in (None, task.subset)
+                if task.split == split or (split == "all" and task.split != REPEAT)
             )
         return self._selected[key]
 

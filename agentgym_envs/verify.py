@@ -151,10 +151,24 @@ def _verify_babyai(folder: Path, console: Console) -> bool:
     return verify(folder, console)
 
 
+def _verify_sciworld(folder: Path, console: Console) -> bool:
+    from agentgym_envs.sciworld.verify import verify  # scienceworld may be missing
+
+    return verify(folder, console)
+
+
+def _verify_deepsearch(folder: Path, console: Console) -> bool:
+    from agentgym_envs.deepsearch.verify import verify  # tantivy may be missing
+
+    return verify(folder, console)
+
+
 # Scenario -> its sweep; `verify` needs an oracle and `available_actions`.
 SCENARIOS: dict[str, Callable[[Path, Console], bool]] = {
     "TextCraft": lambda folder, console: verify("TextCraft", folder, console),
     "BabyAI": _verify_babyai,
+    "SciWorld": _verify_sciworld,
+    "DeepSearch": _verify_deepsearch,
 }
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-# Top-level modules that the extra `train` brings.
+# Top-level modules that the extra `train` brings. Parts of other extras name theirs themselves.
 _EXTRA = {"jinja2", "matplotlib", "tensorboard", "torch", "transformers", "yaml"}
 
 USAGE = """usage: agentgym COMMAND [options]
@@ -16,6 +16,9 @@ USAGE = """usage: agentgym COMMAND [options]
   report   write report.html for a run folder: agentgym report runs/textcraft-demo
   results  write a page that compares runs with different seeds: agentgym results RUN RUN RUN --out page.md
   doctor   show versions, and for each scenario and engine whether it can run here
+  data     put a scenario's real data into the cache: agentgym data deepsearch
+  serve-retriever
+           serve DeepSearch's retriever to other processes, in Search-R1's protocol
 
 Each command explains itself: agentgym COMMAND --help"""
 
@@ -39,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "report": _report,
         "results": _results,
         "doctor": _doctor,
+        "data": _data,
+        "serve-retriever": _serve_retriever,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
@@ -82,6 +87,18 @@ def _demo(arguments: list[str]) -> int:
     from agentgym_train.commands import demo_command
 
     return demo_command(arguments)
+
+
+def _data(arguments: list[str]) -> int:
+    from agentgym_envs.deepsearch.commands import data_command
+
+    return data_command(arguments)
+
+
+def _serve_retriever(arguments: list[str]) -> int:
+    from agentgym_envs.deepsearch.commands import serve_command
+
+    return serve_command(arguments)
 
 
 def _results(arguments: list[str]) -> int:

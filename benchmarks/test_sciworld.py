@@ -17,6 +17,7 @@ from benchmarks.sciworld_play import gold_paths
 
 ROOT = Path(__file__).parents[1]
 PATHS = 60
+WARM_UP_STEPS = 500
 
 
 @functools.cache
@@ -26,7 +27,8 @@ def paths() -> str:
 
 @functools.cache
 def played(kind: str, envs: int = 1, envs_per_jvm: int = 8, episodes: int = PATHS) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.sciworld_play", kind, *map(str, (envs, envs_per_jvm, episodes))]
+    numbers = map(str, (envs, envs_per_jvm, episodes, WARM_UP_STEPS))
+    command = [sys.executable, "-m", "benchmarks.sciworld_play", kind, *numbers]
     done = subprocess.run(command, cwd=ROOT, input=paths(), capture_output=True, text=True, timeout=3_600, check=False)
     assert done.returncode == 0, done.stderr
     result = cast(dict[str, Any], json.loads(done.stdout.splitlines()[-1]))

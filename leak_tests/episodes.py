@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ import gymnasium
 
 import agentgym_envs  # noqa: F401  (registers the ids)
 from agentgym_envs import TextEnv
-from agentgym_envs.verbs import examples
+from agentgym_envs.verbs import Verb, examples
 from agentgym_wrappers import SubprocVectorEnv
 
 Env = gymnasium.Env[Any, Any]
@@ -126,7 +127,7 @@ class KilledWorkers(Player):
         target = self.played + count
         everyone = range(VECTOR_ENVS)
         while self.played < target:
-            listed = self.open_env.call("available_actions")
+            listed = self._listed()
             # Where an episode has ended there is nothing to do, and the action is ignored.
             self.open_env.send(everyone, [_one_of(actions or [""], self.rng) for actions in listed])
             if self.played >= self.next_kill:
@@ -135,6 +136,13 @@ class KilledWorkers(Player):
                 self.next_kill += KILL_EVERY
             results = self.open_env.recv(at_least=VECTOR_ENVS)
             self.played += sum(result.terminated or result.truncated for result in results)
+
+    def _listed(self) -> list[list[str]]:
+        """Actions that each environment accepts."""
+        try:
+            return list(self.open_env.call("available_actions"))
+        except NotImplementedError:
+            return [_examples(verbs) for verbs in self.open_env.get_attr("verbs")]
 
 
 MODES: dict[Mode, type[Player]] = {
@@ -168,11 +176,16 @@ def random_action(env: Env, rng: random.Random, towards_goal: bool = True) -> An
     try:
         listed = base.available_actions()
     except NotImplementedError:
-        listed = [example for verb in base.verbs for example in examples(verb)]
+        listed = _examples(base.verbs)
     if not towards_goal:
         best = base.oracle_action()
         listed = [action for action in listed if action != best] or listed
     return _one_of(listed, rng)
+
+
+def _examples(verbs: Sequence[Verb]) -> list[str]:
+    """Actions from the verbs' documentation, where an environment cannot list any."""
+    return [example for verb in verbs for example in examples(verb)]
 
 
 def _one_of(items: list[str], rng: random.Random) -> str:

@@ -45,7 +45,12 @@ _TEXTCRAFT = (
     ),
 )
 
-SUBJECTS = (Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),)
+SUBJECTS = (
+    Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),
+    Subject("AgentGym/BabyAI-v0"),
+    Subject("AgentGym/SciWorld-v0"),
+    Subject("AgentGym/DeepSearch-v0"),
+)
 
 
 def find(env: str) -> Subject:

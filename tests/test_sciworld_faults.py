@@ -200,6 +200,36 @@ def test_the_java_process_ends_with_its_parent(how: signal.Signals) -> None:
     assert gone(pid)
 
 
+INTERRUPTED = """
+import os, signal
+import gymnasium, agentgym_envs
+env = gymnasium.make("AgentGym/SciWorld-v0")
+env.reset(seed=0, options={"task": "sciworld_2936"})
+try:
+    os.killpg(0, signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print(env.step("open door to kitchen"))
+env.close()
+"""
+
+
+def test_ctrl_c_leaves_the_java_process_alone() -> None:
+    """The terminal sends it to all processes of the group."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=ROOT,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The door is now open" in done.stdout
+    assert "recovered" not in done.stdout
+
+
 def test_a_forked_process_starts_its_own_and_leaves_the_parents_alone() -> None:
     with contextlib.closing(make()) as env:
         env.reset(seed=0, options=TASK)
@@ -235,6 +265,24 @@ def test_workers_that_are_killed_leave_no_java_process() -> None:
         os.kill(worker, signal.SIGKILL)
         assert all(map(gone, java))
         assert vec.reset(seed=0)[0] == observations
+
+
+def test_nothing_is_written_to_the_working_folder_or_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = packages.simulator_jar().parent
+
+    def files() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in package.iterdir() if path.is_file()}
+
+    before = files()
+    with contextlib.closing(make(envs_per_jvm=1)) as env:
+        env.reset(seed=0, options=TASK)
+        env.step(DOOR)
+        assert env.object_tree()
+    assert list(tmp_path.iterdir()) == []
+    assert files() == before
 
 
 # ---- what is not there ---------------------------------------------------------------------------------

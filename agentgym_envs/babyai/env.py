@@ -119,7 +119,7 @@ class BabyAIEnv(TextEnv):
         self._start_of = given.level, given.seed
         self._known = Knowledge(level, observation)
         for number, action in enumerate(given.actions, start=1):
-            outcome = self._act(action)
+            outcome = self._play(self._clean(action))
             if not outcome.valid or outcome.end:
                 told = "ends the episode" if outcome.end else "is refused"
                 raise ValueError(f"BabyAI: action {number} of options['init'] {told}: {outcome.observation}")
@@ -232,13 +232,15 @@ def _checked_init(init: Mapping[str, Any]) -> _Init:
     level = simulator.level_name(init["level"]) if isinstance(init["level"], str) else None
     if level is None:
         names = sorted(simulator.registered())
-        near = difflib.get_close_matches(str(init["level"]), names, n=1)
+        near = difflib.get_close_matches(quoted(str(init["level"])), names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{where}: there is no level {init['level']!r}; accepted are {', '.join(names)}.{hint}")
+        raise ValueError(
+            f"{where}: there is no level {quoted(repr(init['level']))}; accepted are {', '.join(names)}.{hint}"
+        )
     seed = init.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _MAX_SEED:
-        raise ValueError(f"{where}: seed is a whole number from 0 to {_MAX_SEED}, not {seed!r}.")
+        raise ValueError(f"{where}: seed is a whole number from 0 to {_MAX_SEED}, not {quoted(repr(seed))}.")
     actions = init.get("actions", [])
     if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-        raise ValueError(f"{where}: actions is a list of actions, not {actions!r}.")
+        raise ValueError(f"{where}: actions is a list of actions, not {quoted(repr(actions))}.")
     return _Init(level, seed, actions)

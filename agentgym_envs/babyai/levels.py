@@ -6,7 +6,7 @@ import json
 from functools import cache
 from importlib import resources
 
-from agentgym_envs.tasks import Task, TaskTable
+from agentgym_envs.tasks import REPEAT, Task, TaskTable
 
 # Level -> subset, in the order of AgentGym's index. The grouping is this project's own.
 LEVELS = {
@@ -59,7 +59,17 @@ TRAIN_SEEDS = 1_000
 @cache
 def unsolved() -> dict[str, frozenset[int]]:
     """Return the seeds of tasks that the oracle does not solve, by level: most of them nobody can."""
-    text = resources.files(__package__).joinpath("unsolved.json").read_text(encoding="utf-8")
+    return _seeds("unsolved.json")
+
+
+@cache
+def repeats() -> dict[str, frozenset[int]]:
+    """Return the training seeds, by level, that generate the level and mission of a test seed."""
+    return _seeds("repeats.json")
+
+
+def _seeds(file: str) -> dict[str, frozenset[int]]:
+    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return {level: frozenset(seeds) for level, seeds in json.loads(text).items()}
 
 
@@ -82,5 +92,5 @@ def task_table() -> TaskTable:
 def task(index: int) -> Task:
     """Return the task with a data index."""
     level, seed = level_and_seed(index)
-    split = "test" if seed < TEST_SEEDS else "train"
+    split = "test" if seed < TEST_SEEDS else REPEAT if seed in repeats().get(level, ()) else "train"
     return Task(f"babyai_{index}", index, LEVELS[level], split, solvable=seed not in unsolved().get(level, ()))

@@ -403,6 +403,8 @@ class _Oracle:
             if way.goal in doors and self._is_locked(way.goal):
                 return self._unlock(way.goal)
             return self._follow(way) or self._toggle(way.goal)
+        if self.carried is not None and self.carried.type == "box" and self.carried not in self.wanted:
+            return self._put_down()  # to open it: what is missing may be in it
         boxes = {cell: 0 for cell, thing in known.things.items() if thing.type == "box" and thing not in self.wanted}
         way = self._way(known.cell, boxes)
         if way is None:

@@ -36,7 +36,7 @@ vars(roomgrid_level)["print"] = _say_nothing
 
 PREFIX = "BabyAI-"
 _SEARCHES_A_DECISION = 100
-_NAME = re.compile(r"(.+?)(?:-v([0-9]+))?")
+_NAME = re.compile(r"(.+?)(?:-v([0-9]{1,9}))?")
 
 
 __all__ = ["bot_steps", "data_version", "level_name", "make_level", "registered", "verifier"]
@@ -54,10 +54,15 @@ def registered() -> dict[str, str]:
 
 
 def level_name(text: str) -> str | None:
-    """Return the name of the level that `GoTo` or `BabyAI-GoTo-v0` means; None if there is none."""
+    """Return the name of the level that `GoTo` or `BabyAI-GoTo-v0` means; None if there is none.
+
+    An older version means the newest one, which is all that minigrid has.
+    """
     match = _NAME.fullmatch(text.removeprefix(PREFIX))
-    name = match[1] if match else ""
-    return name if name in registered() else None
+    if match is None or match[1] not in registered():
+        return None
+    newest = gymnasium.spec(registered()[match[1]]).version or 0
+    return match[1] if match[2] is None or int(match[2]) <= newest else None
 
 
 @cache

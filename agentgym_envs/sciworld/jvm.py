@@ -44,6 +44,9 @@ def flags(settings: Settings) -> list[str]:
     """Return Java's options."""
     given = [
         f"-Xmx{settings.heap_mb}m",
+        "-Xms32m",
+        "-Xmn16m",
+        "-XX:MaxHeapFreeRatio=40",  # what a collection leaves free goes back to the system (see Simulator.trim)
         "-XX:+UseSerialGC",  # the other collectors keep more, and threads of their own
         "-XX:+ExitOnOutOfMemoryError",  # a full heap is a death that is noticed, not a state of unknown damage
         "-XX:-UsePerfData",  # writes a file to the temporary folder
@@ -87,6 +90,7 @@ class Jvm:
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 env=environment,
+                process_group=0,  # Ctrl-C is for this process; Java would end by it
             )
         except OSError as error:
             self._stderr.close()

@@ -1,8 +1,13 @@
-"""The way to the goal: the simulator's own path, checked by playing it."""
+"""The way to the goal: the simulator's own path, checked by playing it.
+
+Some of those paths measure wrongly and answer with the wrong box; then the other boxes are tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from agentgym_envs.sciworld.grammar import normal
 from agentgym_envs.sciworld.host import Host
@@ -14,23 +19,60 @@ FREE = ("look around", "look", "inventory", "task")
 # Beyond that many actions, an agent that has left the path is not helped: they would all be played again.
 MOST_REPLAYED = 100
 
+# A cache: the simulator takes longer for a path than for playing it. Over all variations it would be 20 MB.
+_KEPT = 100
+_UNKNOWN: Any = object()
+
+_ANSWER = re.compile(r"focus on the (\w+ box)")
 _solutions: dict[Variation, tuple[str, ...] | None] = {}
 
 
 def solution(host: Host, variation: Variation) -> tuple[str, ...] | None:
-    """Return the actions of the simulator's own path up to the success, or None where it does not succeed.
+    """Return actions that lead from the start of a variation to the success, or None where none are known.
 
-    Actions of it that the simulator itself does not understand are left out. The result is kept.
+    They are those of the simulator's own path, perhaps with another answer. Actions of it that the simulator
+    itself does not understand are left out. The last results are kept.
 
     Raises:
         Fault: If the Java process died.
     """
-    if variation not in _solutions:
-        with host.scratch() as simulator:
-            path = [normal(action) for action in simulator.gold_path(variation)]
+    found: tuple[str, ...] | None = _solutions.get(variation, _UNKNOWN)
+    if found is not _UNKNOWN:
+        return found
+    with host.scratch() as simulator:
+        found = solve(simulator, variation, simulator.gold_path(variation))
+    if len(_solutions) >= _KEPT:
+        _solutions.pop(list(_solutions)[0], None)  # noqa: RUF015 (atomic, unlike a step of an iterator)
+    _solutions[variation] = found
+    return found
+
+
+def solve(simulator: Simulator, variation: Variation, path: Sequence[str]) -> tuple[str, ...] | None:
+    """Play a path from the start, and if it fails the same with the other answers that the task names.
+
+    Returns:
+        The actions up to the success that were understood; None if there is no success.
+
+    Raises:
+        Fault: If the Java process died.
+    """
+    description, _ = simulator.begin(variation)
+    actions = [normal(action) for action in path]
+    found = _played_to_success(simulator, actions)
+    if found is None:
+        for other in _other_answers(actions, description):
             simulator.begin(variation)
-            _solutions[variation] = _played_to_success(simulator, path)
-    return _solutions[variation]
+            if (found := _played_to_success(simulator, other)) is not None:
+                break
+    return found
+
+
+def _other_answers(actions: Sequence[str], description: str) -> Iterator[list[str]]:
+    answers = list(dict.fromkeys(f"focus on {box}" for box in _ANSWER.findall(description.lower())))
+    given = [at for at, action in enumerate(actions) if action in answers]
+    for answer in answers:
+        if given and answer != actions[given[-1]]:
+            yield [*actions[: given[-1]], answer]
 
 
 def plan(host: Host, variation: Variation, played: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from agentgym_envs.sciworld.bridge import BridgeError, Connection, JavaError, Re
 from agentgym_envs.sciworld.grammar import STOP_WORDS
 from agentgym_envs.sciworld.jvm import Jvm
 from agentgym_envs.sciworld.packages import simulator_jar
+from agentgym_envs.sciworld.routes import PLACES, walk_past_everything
 
 _NOT_UNDERSTOOD = "No known action matches that input."
 _AMBIGUOUS = "Ambiguous request:"
@@ -85,6 +86,7 @@ class Simulator:
         self._jvm = jvm
         self._menu: list[str] = []
         self._episode: tuple[Ref, ...] = ()
+        self._knows_routes = False
         self._connection: Connection = jvm.connect()
         with self._talking():
             self._load_classes()
@@ -157,10 +159,16 @@ class Simulator:
     def gold_path(self, variation: Variation) -> list[str]:
         """Let the simulator's own agent play, and return its actions; the episode that was running is lost."""
         with self._talking():
-            # Routes through the building that it found in other tasks.
-            self._connection.call(self._known_paths, "clear")
+            if not self._knows_routes:
+                self._teach_routes()
             self._load(variation, gold_path=True)
             return self._lines(self._connection.call(self._server, "getGoldActionSequence"))
+
+    def trim(self, heap_mb: int) -> None:
+        """Collect Java's garbage if its heap has grown beyond a size; by itself it would first grow to its cap."""
+        with self._talking():
+            if self._connection.call(self._runtime, "totalMemory") > heap_mb << 20:
+                self._connection.call(self._runtime, "gc")
 
     def look(self) -> str:
         """Return what is around, at no time."""
@@ -208,13 +216,25 @@ class Simulator:
             found: Ref = java.call(field, "get", None)
             return found
 
+        self._runtime: Ref = java.call("java.lang.Runtime", "getRuntime")
         server = java.call(loader, "loadClass", "scienceworld.runtime.pythonapi.PythonInterface")
         self._server: Ref = java.call(server, "newInstance")
         self._ids = singleton("util.UniqueIdentifier")
-        self._known_paths: Ref = java.call(singleton("scienceworld.goldagent.PathFinder"), "precomputedExhaustivePaths")
+        self._routes: Ref = java.call(singleton("scienceworld.goldagent.PathFinder"), "precomputedExhaustivePaths")
         self._random: Ref = java.call(singleton("scala.util.Random"), "self")
         self._random_state: Ref = java.call(java.call(self._random, "getClass"), "getDeclaredField", "seed")
         java.call(self._random_state, "setAccessible", True)
+
+    def _teach_routes(self) -> None:
+        """Fill the table in which the simulator's agent keeps its walks through the building, by their start."""
+        java = self._connection
+        ways = {to: java.array("java.lang.String", f"open door to {to}", f"go to {to}") for to in PLACES}
+        for start in PLACES:
+            walk = java.array("[Ljava.lang.String;", *(ways[place] for place in walk_past_everything(start)))
+            java.call(self._routes, "update", start, walk)
+            java.release(walk)
+        java.release(*ways.values())
+        self._knows_routes = True
 
     def _load(self, variation: Variation, gold_path: bool) -> None:
         java = self._connection

@@ -1,0 +1,1 @@
+"""DeepSearch: questions that are answered by searching a corpus over several turns."""

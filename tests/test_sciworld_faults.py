@@ -123,6 +123,14 @@ def test_what_an_episode_leaves_in_java_is_not_kept() -> None:
         assert heaps[-1] - heaps[0] < 100
 
 
+def test_one_environment_does_not_fill_the_heap_that_eight_may_have() -> None:
+    with contextlib.closing(make()) as env:
+        for seed in range(25):
+            env.reset(seed=seed)
+        world = env._world
+        assert world._connection.call(world._runtime, "totalMemory") < 140 << 20
+
+
 # ---- death ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""WebArena: tasks on web sites, done in a browser."""

@@ -1,0 +1,45 @@
+"""Where the browser is, and which command installs what is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+INSTALL = "pip install 'agentgym-suite[webarena]'"
+INSTALL_BROWSER = "python -m playwright install --with-deps chromium"
+CHROMIUM_VARIABLE = "CHROMIUM_PATH"
+_NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+
+
+class SetupError(RuntimeError):
+    """Something that WebArena needs is not installed; the message has the command that installs it."""
+
+
+def check_playwright() -> None:
+    """Check that the package `playwright` is there, without importing it.
+
+    Raises:
+        SetupError: If it is not.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        raise SetupError(f"WebArena needs the package playwright, which is not installed. Install it with: {INSTALL}")
+
+
+def find_chromium(given: str | None = None) -> Path | None:
+    """Return the Chromium to use: the given one, else that of CHROMIUM_PATH, else the system's.
+
+    Returns:
+        Its path, or None where there is none of these and Playwright's own is to be tried.
+
+    Raises:
+        ValueError: If the given one, or the one that CHROMIUM_PATH names, does not exist.
+    """
+    for source, name in (("chromium", given), (CHROMIUM_VARIABLE, os.environ.get(CHROMIUM_VARIABLE))):
+        if name:
+            found = shutil.which(name)
+            if found is None:
+                raise ValueError(f"WebArena: {source}={name!r} is no program; give the path of a Chromium or Chrome.")
+            return Path(found)
+    return next((Path(found) for name in _NAMES if (found := shutil.which(name))), None)

@@ -1,0 +1,1 @@
+"""What the sites hold: invented, and the same bytes wherever it is made."""

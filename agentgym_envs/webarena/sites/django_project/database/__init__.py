@@ -1,0 +1,1 @@
+"""A database backend whose database is the current tenant's."""

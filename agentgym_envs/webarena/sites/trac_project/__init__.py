@@ -1,0 +1,1 @@
+"""Trac on the tenants' databases, in the process that serves them all."""

@@ -1,0 +1,130 @@
+"""The tasks: WebArena's classic fields, the embedded set, and where its tasks are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from agentgym_envs.tasks import Task, TaskTable
+from agentgym_envs.webarena import scoring
+from agentgym_envs.webarena.sites.interface import SITES
+
+SUBSETS = {"shopping": "Shopping", "cms": "CMS", "reddit": "Reddit", "gitlab": "GitLab"}
+_CLASSIC_SITES = {"shopping_admin": "cms"}
+_PLACEHOLDERS = {"__SHOPPING_ADMIN__": "cms", **{f"__{site.upper()}__": site for site in SITES}}
+_PLACEHOLDER = re.compile("|".join(_PLACEHOLDERS))
+_AND = " |AND| "
+OPTIONAL_FIELDS = ("sites", "start_url", "logins", "eval", "plan")
+# What WebArena's files have besides, and what nothing here depends on.
+_IGNORED_FIELDS = ("task_id", "require_login", "storage_state", "geolocation", "require_reset", "intent_template",
+                   "intent_template_id", "instantiation_dict")  # fmt: skip
+
+
+class WebTask(NamedTuple):
+    """A task on the sites.
+
+    Attributes:
+        intent: What the agent is asked to do.
+        sites: The sites that it needs, the one that it starts on first.
+        start_urls: Addresses that are open at the start, a tab for each.
+        logins: Site name to the account that is logged in there.
+        evaluation: How it is scored (see `scoring`).
+        template: Name of the template that it was made from; empty for tasks of users.
+        plan: The oracle's rules (see `oracle`); tasks of users need none.
+    """
+
+    intent: str
+    sites: Sequence[str]
+    start_urls: Sequence[str]
+    logins: Mapping[str, str]
+    evaluation: Mapping[str, Any]
+    template: str = ""
+    plan: Sequence[Mapping[str, Any]] = ()
+
+
+def web_task(fields: Mapping[str, Any]) -> WebTask:
+    """Read a task in the classic fields; `__SHOPPING__` and the like stand for the addresses of the sites.
+
+    Raises:
+        ValueError: If it is not complete, or could not be scored.
+    """
+    filled: dict[str, Any] = _filled(dict(fields))
+    intent, evaluation = filled.get("intent"), filled.get("eval") or {}
+    if not isinstance(intent, str) or not intent.strip():
+        raise ValueError(f"WebArena: intent is a text that is not empty, not {intent!r}.")
+    sites = [_CLASSIC_SITES.get(site, site) for site in filled.get("sites") or SITES[:1]]
+    logins = filled.get("logins") or {}
+    for site in [*sites, *logins]:
+        if site not in SITES:
+            raise ValueError(f"WebArena: there is no site {site!r}; accepted are {', '.join(SITES)}.")
+    if not all(isinstance(account, str) for account in logins.values()):
+        raise ValueError(f"WebArena: logins maps sites to accounts, not {logins!r}.")
+    start = filled.get("start_url") or f"http://{sites[0]}/"
+    if not isinstance(start, str) or not isinstance(evaluation, Mapping):
+        raise ValueError("WebArena: start_url is a text, and eval an object.")
+    scoring.check_evaluation(evaluation)
+    template, plan = str(filled.get("template", "")), filled.get("plan", [])
+    if not isinstance(plan, list) or any(
+        not isinstance(rule, Mapping) or set(rule) != {"see", "do"} or not isinstance(rule["see"], list)
+        for rule in plan
+    ):
+        raise ValueError(f"WebArena: a plan is a list of {{'see': [lines], 'do': action}}, not {plan!r}.")
+    return WebTask(intent.strip(), sites, start.split(_AND), logins, evaluation, template, plan)
+
+
+def task_of_init(init: Mapping[str, Any]) -> WebTask:
+    """Read `options["init"]`: a task in the classic fields, of which only `intent` and `eval` are needed.
+
+    Raises:
+        ValueError: If it is not accepted; the message says what is.
+    """
+    for name in ("intent", "eval"):
+        if name not in init:
+            raise ValueError(f"WebArena: options['init'] needs {name!r}; it has {list(init)}.")
+    for name in init:
+        if name not in ("intent", *OPTIONAL_FIELDS, *_IGNORED_FIELDS):
+            accepted = ", ".join(("intent", *OPTIONAL_FIELDS))
+            raise ValueError(f"WebArena: options['init'] has {name!r}; accepted are {accepted}.")
+    return web_task(init)
+
+
+@cache
+def embedded() -> tuple[Mapping[str, Any], ...]:
+    """Return the embedded tasks' fields, in the order of their index."""
+    return tuple(json.loads(_file()))
+
+
+@cache
+def task_table() -> TaskTable:
+    """Return all embedded tasks."""
+    rows = (
+        Task(f"webarena-embedded_{index}", index, SUBSETS[fields["sites"][0]], fields["split"], source="embedded")
+        for index, fields in enumerate(embedded())
+    )
+    return TaskTable("WebArena", rows)
+
+
+@cache
+def tasks_hash() -> str:
+    """Return a hash of the embedded tasks."""
+    return hashlib.sha256(_file().encode()).hexdigest()[:16]
+
+
+def _file() -> str:
+    return (files("agentgym_envs.webarena") / "data" / "tasks.json").read_text(encoding="utf-8")
+
+
+def _filled(value: Any) -> Any:
+    """Put the sites' addresses in the place of WebArena's placeholders."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda match: f"http://{_PLACEHOLDERS[match[0]]}", value)
+    if isinstance(value, list):
+        return [_filled(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _filled(item) for key, item in value.items()}
+    return value

@@ -38,6 +38,8 @@ class Options:
     environments, the wrappers or the leak tests has changed; to make them again anyway, remove the folder.
     """
 
+    env: tuple[str, ...] = ()
+    """Ids of the environments to soak; without any, all that are registered for it."""
     episodes: int = 5_000
     """Episodes of each run; in mode long, turns."""
     folder: Path = Path("runs/soak")
@@ -57,13 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = tyro.cli(Options, prog="python -m leak_tests.soak", args=argv)
     try:
-        return 0 if soak(SUBJECTS, options.episodes, options.folder, options.page) else 1
+        return 0 if soak(_chosen(options.env), options.episodes, options.folder, options.page) else 1
     except (SubjectError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on after the last finished run", file=sys.stderr)
         return 130
+
+
+def _chosen(ids: Sequence[str]) -> list[Subject]:
+    """The registered subjects with these ids, or all of them."""
+    known = {subject.env: subject for subject in SUBJECTS}
+    if unknown := [id for id in ids if id not in known]:
+        raise ValueError(f"--env {' '.join(unknown)}: registered for the soak are {', '.join(known)}.")
+    return [known[id] for id in ids] if ids else list(SUBJECTS)
 
 
 def soak(subjects: Sequence[Subject], episodes: int, folder: Path, page: Path) -> bool:

@@ -18,6 +18,7 @@ from agentgym_envs import Fault
 from agentgym_envs.deepsearch import data, grammar, scoring, shared, tasks
 from agentgym_envs.deepsearch.env import DeepSearchEnv, make
 from agentgym_envs.deepsearch.oracle import Shown, Step, next_step, query_key
+from agentgym_envs.deepsearch.relations import RELATIONS
 from agentgym_envs.deepsearch.retrieval.corpus import write_corpus
 from agentgym_envs.verbs import grammar_table
 from agentgym_wrappers import ActionParser, HorizonCurriculum
@@ -520,12 +521,22 @@ def test_docs_hold_the_grammar_table_and_the_ranges() -> None:
     assert f"{tasks.manifest()['passages']:,} passages" in page
     for package in tasks.manifest()["packages"]:
         assert f"| {package['name']} |" in page
+    assert ", ".join(f"`{relation}`" for relation in RELATIONS) in page
+
+
+def test_docs_count_the_test_questions_that_ask_a_train_question_in_another_way() -> None:
+    facts: dict[str, list[tuple[list[str], str]]] = {split: [] for split in ("train", "test")}
+    for question in tasks.embedded_questions():
+        facts[question.split].append((sorted(question.support), question.answers[0]))
+    shared_ones = sum(fact in facts["train"] for fact in facts["test"])
+    page = DOCS.read_text(encoding="utf-8")
+    assert f"{shared_ones} of the {len(facts['test'])} `test` questions" in page
 
 
 def test_docs_table_of_normal_forms_is_true() -> None:
     page = DOCS.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \| (same|differs) \| (same|differs|both empty).* \|$", page, re.MULTILINE)
-    assert len(rows) == 9
+    assert len(rows) == 17
     for answer, accepted, careful, squad in rows:
         assert scoring.score(answer, [accepted]).exact == (careful == "same"), answer
         assert scoring.score(answer, [accepted], "squad").exact == (squad == "same"), answer

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentgym_envs.deepsearch import data
+from agentgym_envs.deepsearch.env import make
 from agentgym_envs.deepsearch.ingest import QUESTIONS_AT
 from agentgym_envs.deepsearch.retrieval import open_retriever
 from agentgym_envs.deepsearch.retrieval.download import DownloadError, download
@@ -146,6 +147,7 @@ def test_a_broken_question_is_named(
         (["--from-files", "nq/test="], "give NAME=FILE"),
         (["--from-files", "nq/test=missing.jsonl"], "missing.jsonl: cannot be read"),
         (["--from-files", "corpus=missing.jsonl"], "'missing.jsonl' does not exist"),
+        (["--from-files"], "--from-files names no file; give NAME=FILE, with a name of: nq/test, "),
         (["--sets", "nq/dev"], "there is no question set 'nq/dev'"),
     ],
 )
@@ -318,5 +320,44 @@ def test_an_unreachable_hub_is_told_with_what_to_do(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert f"{places[kind]}/{QUESTIONS_AT}/nq/test.jsonl" in line
     assert "HF_ENDPOINT" in line
-    assert "agentgym data deepsearch --from-files nq/test=FILE triviaqa/test=FILE corpus=FILE" in line
+    files = " ".join(f"{entry.key}=FILE" for entry in data.QUESTION_SETS)
+    assert line.endswith(f"agentgym data deepsearch --from-files {files} corpus=FILE")
     assert data.question_files() == {}
+
+
+def test_only_what_is_missing_is_to_be_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.jsonl").write_bytes(rows(2))
+    assert agentgym("--from-files", f"nq/test={tmp_path}/q.jsonl") == 0
+    with hub({}) as (url, _):
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        assert agentgym("--sets", "nq/test", "musique/test", "--no-corpus") == 1
+    assert capsys.readouterr().err.rstrip().endswith("--from-files musique/test=FILE")
+
+
+# ---- environments over what is there ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "needs nq/train or hotpotqa/train, not fetched; run: agentgym data deepsearch --sets nq/train hotpotqa"),
+        ({}, "These sets are here: nq/test (for those pass split='test')."),
+        ({"subset": "MuSiQue", "split": "test"}, "run: agentgym data deepsearch --sets musique/test. These sets are"),
+        ({"tasks": [51_700]}, "51700 is one of bamboogle/test, which is not fetched; run: agentgym data deepsearch"),
+    ],
+)
+def test_sets_that_are_not_fetched_are_told_with_the_command(
+    options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "q.jsonl").write_bytes(rows(2))
+    assert agentgym("--from-files", f"nq/test={tmp_path}/q.jsonl") == 0
+    with pytest.raises(ValueError, match="not fetched") as failed:
+        make("real", **options)
+    assert reason in str(failed.value)
+
+
+def test_an_unknown_option_is_told_with_the_accepted_ones() -> None:
+    with pytest.raises(TypeError, match=r"unknown option 'topk'; accepted are source, retriever, top_k, .*split, "):
+        make(topk=3)

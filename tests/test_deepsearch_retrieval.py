@@ -218,7 +218,7 @@ def test_results_are_the_same_bytes_in_any_process(tmp_path: Path, corpus_file: 
     assert len(outputs[0][0]) > 10_000
     (folder,) = (path for path in (tmp_path / "a/deepsearch/corpora").iterdir() if path.is_dir())
     assert sorted(path.name[:8] for path in folder.iterdir() if not path.name.startswith(".")) == [
-        "corpus.j", "lexical-", "offsets.", "passages",
+        "corpus.j", "lexical-", "manifest", "offsets.", "passages",
     ]  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_a_killed_build_leaves_nothing_in_the_way(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     assert not target.exists()
     build_once(target, lambda folder: (folder / "whole").touch())
-    assert [path.name for path in target.iterdir()] == ["whole"]
+    assert sorted(path.name for path in target.iterdir()) == ["manifest.json", "whole"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".index.lock", "index"]
 
 
@@ -276,6 +276,136 @@ def test_a_cache_that_cannot_be_written_is_told(corpus_file: Path, monkeypatch: 
     monkeypatch.setenv("AGENTGYM_CACHE", str(corpus_file))
     with pytest.raises(ValueError, match="name another place with AGENTGYM_CACHE"):
         open_retriever(corpus=corpus_file)
+
+
+def folders_of(corpus_file: Path) -> tuple[Path, Path]:
+    """The folders of a corpus and of its index, made if need be."""
+    retriever = open_retriever(corpus=corpus_file)
+    assert isinstance(retriever, LexicalRetriever)
+    retriever.close()
+    folder = retriever._corpus.folder
+    (index,) = (path for path in folder.iterdir() if path.name.startswith("lexical-"))
+    return folder, index
+
+
+def test_what_is_built_is_opened_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cache that cannot be written; a user who may write everywhere sees only that nothing is written."""
+    monkeypatch.setenv("AGENTGYM_CACHE", str(tmp_path / "cache"))
+    corpus_file = write_corpus_file(tmp_path / "facts.jsonl")
+    folders_of(corpus_file)
+    for lock in (tmp_path / "cache").rglob("*.lock"):
+        lock.unlink()
+    places = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    before = {path: path.stat().st_mtime_ns for path in places}
+    for path in places:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        retriever = open_retriever(corpus=corpus_file)
+        assert retriever.search(["capital of Peru"], 1)[0][0].passage.title == "Peru"
+        retriever.close()
+        places = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+        assert {path: path.stat().st_mtime_ns for path in places} == before
+    finally:
+        for path in places:
+            path.chmod(0o755)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def garble(path: Path) -> None:
+    """Change bytes in the middle, not the size."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4] = bytes(255 - byte for byte in content[middle : middle + 4])
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [cut, garble, Path.unlink])
+def test_what_is_damaged_is_built_anew(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    corpus_file = write_corpus_file(tmp_path / "facts.jsonl", harm.__name__)
+    folder, index = folders_of(corpus_file)
+    queries = ["twin", "capital city of Norway", "dog in the garden"]
+    found = open_retriever(corpus=corpus_file).search(queries, 9)
+    names = {place: sorted(path.name for path in place.iterdir() if path.is_file()) for place in (folder, index)}
+    for place in (index, folder):
+        files = [path for path in place.iterdir() if path.is_file() and path.suffix != ".lock" and path.stat().st_size]
+        for name in sorted(path.name for path in files):
+            segments = {path.name for path in index.glob("*.term")}
+            victims = [path for path in place.iterdir() if path.suffix == Path(name).suffix]
+            harm(place / name if (place / name).exists() else victims[0])  # files of an index have random names
+            retriever = open_retriever(corpus=corpus_file)
+            assert retriever.search(queries, 9) == found, name
+            retriever.close()
+            # The name of a segment is random: indexes outlive their corpus.
+            assert ({path.name for path in index.glob("*.term")} == segments) == (place == folder), name
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == names[folder]
+    assert len(list(index.iterdir())) == len(names[index])
+    assert [path for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}-")] == []
+
+
+def test_what_is_damaged_and_cannot_be_built_anew_is_named(tmp_path: Path) -> None:
+    corpus_file = write_corpus_file(tmp_path / "facts.jsonl", "damaged")
+    folder, index = folders_of(corpus_file)
+    cut(index / "meta.json")
+    lock = folder / f".{index.name}.lock"
+    lock.unlink()
+    lock.mkdir()  # stands in the way as a missing permission does
+    with pytest.raises(ValueError, match=r"is damaged \(meta\.json has .*Delete this folder") as failed:
+        open_retriever(corpus=corpus_file)
+    assert str(index) in str(failed.value)
+    cut(folder / "passages.jsonl")
+    with pytest.raises(ValueError, match=r"is damaged .*passages\.jsonl has .* bytes.*delete that folder") as failed:
+        open_retriever(corpus=folder)
+    assert str(folder) in str(failed.value)
+
+
+@pytest.mark.parametrize("suffix", [".term", ".idx", ".fast", ".jsonl"])
+def test_damage_after_opening_is_a_fault_at_worst(suffix: str, tmp_path: Path) -> None:
+    corpus_file = write_corpus_file(tmp_path / "facts.jsonl", suffix)
+    folder, index = folders_of(corpus_file)
+    retriever = open_retriever(corpus=corpus_file)
+    (victim,) = (path for path in (*folder.iterdir(), *index.iterdir()) if path.suffix == suffix)
+    with victim.open("r+b") as file:  # memory-mapped files show it at once
+        file.write(b"\xff" * victim.stat().st_size)
+    faults = []
+    for query in ("twin", "capital city of Norway", "dog in the garden", "Oslo", "unknown"):
+        try:
+            retriever.search([query], 9)
+        except RetrieverFault as fault:
+            faults.append(str(fault))
+    assert faults or suffix in (".idx", ".fast")
+    assert all(str(folder) in fault for fault in faults)
+    retriever.close()
+
+
+FULL = """
+import resource, sys
+from agentgym_envs.deepsearch.retrieval import open_retriever
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    open_retriever(sys.argv[2], corpus=sys.argv[1])
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("spec", "limit"), [("lexical", 10), ("lexical", 100), ("dense", 10_000)])
+def test_a_full_disk_is_told_with_the_place(spec: str, limit: int, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the end of the disk."""
+    corpus_file = write_corpus_file(tmp_path / "facts.jsonl")
+    environment = {**os.environ, "AGENTGYM_CACHE": str(tmp_path / "cache")}
+    if limit != 10:  # then the corpus itself does not fit
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AGENTGYM_CACHE", str(tmp_path / "cache"))
+            open_corpus(corpus_file).close()
+    command = [sys.executable, "-c", FULL, str(corpus_file), spec, str(limit)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "cache") in done.stdout
+    assert "File too large" in done.stdout
+    assert "free space there or name another place with AGENTGYM_CACHE" in done.stdout
 
 
 # ---- corpora ------------------------------------------------------------------------------------------------
@@ -380,13 +510,13 @@ def test_a_changed_file_is_another_corpus(tmp_path: Path) -> None:
         ("lexial", "x", "unknown; accepted are lexical, dense, hybrid and http:// addresses. Did you mean 'lexical'"),
         ("lexical", None, "needs a corpus"),
         ("lexical", "missing.jsonl", "'missing.jsonl' does not exist"),
-        ("dense", "/", "/ holds no corpus"),
+        ("dense", ".", ". is a folder that holds no corpus; give a JSON-lines file"),
         ("http://", None, "is no address"),
         ("http://host:99999/", None, "is no address"),
     ],
 )
 def test_what_cannot_be_opened_is_refused(spec: str, corpus: str | None, reason: str) -> None:
-    with pytest.raises(ValueError, match=r"accepted|give|built anew") as failed:
+    with pytest.raises(ValueError, match=r"accepted|give") as failed:
         open_retriever(spec, corpus=corpus)
     assert reason in str(failed.value)
 
@@ -471,6 +601,42 @@ class LetterEncoder:
 def test_any_encoder_will_do(corpus_file: Path) -> None:
     retriever = DenseRetriever(open_corpus(corpus_file), LetterEncoder())
     assert retriever.search(["The capital city of Peru is Lima. People speak of Lima"], 1)[0][0].passage.title == "Peru"
+    retriever.close()
+
+
+class StoppedEncoder(LetterEncoder):
+    """Counts what it encodes, and is interrupted after some of it."""
+
+    def __init__(self, stop_after: int) -> None:
+        self.name = "stopped"
+        self.encoded = 0
+        self.stop_after = stop_after
+
+    def encode_passages(self, texts: Sequence[str]) -> Floats:
+        if self.encoded >= self.stop_after:
+            raise KeyboardInterrupt
+        self.encoded += len(texts)
+        return self.encode_queries(texts)
+
+
+def test_an_interrupted_dense_build_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "many.jsonl"
+    texts = [f"number {number} " + "abcdefgh"[number % 8] * (number % 97) for number in range(700)]
+    file.write_text("\n".join(json.dumps({"id": n, "title": "", "text": text}) for n, text in enumerate(texts)))
+    corpus = open_corpus(file)
+    first, second = StoppedEncoder(300), StoppedEncoder(10_000)
+    with pytest.raises(KeyboardInterrupt):
+        DenseRetriever(corpus, first)
+    (part,) = corpus.folder.glob(".dense-stopped.part")
+    with part.open("ab") as out:
+        out.write(b"half a vector")
+    retriever = DenseRetriever(corpus, second, progress=True)
+    assert "encoding 700 passages" in capsys.readouterr().err
+    assert first.encoded == 1 + 512  # one text tells the dimension
+    assert second.encoded == 1 + 700 - 512
+    in_order = [f"{corpus[position].title}\n{corpus[position].text}" for position in range(700)]
+    assert np.array_equal(retriever._vectors, LetterEncoder().encode_passages(in_order))
+    assert not part.exists()
     retriever.close()
 
 
@@ -583,6 +749,37 @@ NONSENSE: list[object] = [
     {"result": [[{"document": {"id": "1"}, "score": 1}]]}, {"result": [[{**HIT, "score": None}]]},
     {"result": [[{**HIT, "score": float("nan")}]]}, {"result": [[{**HIT, "score": 10**400}]]},
 ]  # fmt: skip
+
+
+def test_hits_without_id_and_score_count_in_their_order() -> None:
+    """As servers over web searches answer."""
+    documents: list[dict[str, Any]] = [{"document": {"contents": f'"{title}"\nx'}} for title in ("b", "a")]
+    with server(replies({"result": [documents]})) as (url, _):
+        (hits,) = RemoteRetriever(url).search(["q"], 3)
+    assert hits == [Hit(Passage("1", "b", "x"), 1.0), Hit(Passage("2", "a", "x"), 0.5)]
+
+
+def garbage(handler: Handler) -> None:
+    handler.wfile.write(b"\x00\x1b\xff" * 500)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        garbage,
+        replies(b"\x00\x1b\xff" * 500),
+        replies({"result": [[{**HIT, "score": "\x00\x1b\ud800" * 500}]]}),
+        lambda handler: handler.reply(404, b"\x00\x1b\xff" * 500),
+    ],
+)
+def test_a_servers_bytes_are_told_cut_and_escaped(answer: Answer) -> None:
+    with server(answer) as (url, _):
+        with pytest.raises(RetrieverFault) as failed:
+            RemoteRetriever(url).search(["q"], 3)
+    assert str(failed.value).isprintable()
+    assert len(str(failed.value)) < 350
+    str(failed.value).encode()
 
 
 @pytest.mark.parametrize("body", NONSENSE, ids=lambda body: ascii(body)[:40])

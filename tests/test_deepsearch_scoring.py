@@ -26,7 +26,23 @@ SAME = [
     ("+41", "41"),
     ("\u22125", "-5"),
     ("Washington, D.C.", "Washington DC"),
-    ("a  b\tc", "A B C"),
+    ("x  b\tc", "X B C"),
+    ("\u0141\u00f3d\u017a", "Lodz"),  # a stroke
+    ("\u00d8rsted", "Orsted"),
+    ("\u0110\u00e0 N\u1eb5ng", "Da Nang"),
+    ("\u0130stanbul", "Istanbul"),  # a dot
+    ("\u00c6sir", "Aesir"),
+    ("co\u00adoperation", "cooperation"),  # a soft hyphen
+    ("+ 260", "+260"),
+    ("1 000", "1000"),
+    ("1\u00a0000\u202f000", "1000000"),  # no-break spaces
+    ("1000.0", "1000"),
+    ("1,000.00", "1000"),
+    ("1\u20130", "1-0"),
+    ("1 - 0", "1-0"),
+    ("UTC+3", "UTC 3"),
+    ("UTC\u22123", "UTC-3"),
+    ("10\u00b2", "10^2"),
 ]
 DIFFERENT = [
     ("-5", "5"),
@@ -44,6 +60,22 @@ DIFFERENT = [
     ("\u0915\u0940", "\u0915\u093f"),  # two vowel signs of one letter
     ("Paris", "Paris, Texas"),
     ("+", "-"),
+    ("\u0439", "\u0438"),  # two letters of the Cyrillic alphabet
+    ("\u03ac\u03c1\u03b1", "\u03b1\u03c1\u03b1"),  # the accent of a Greek word
+    ("10\u00b2", "102"),
+    ("m\u00b3", "m3"),
+    ("Vitamin A", "Vitamin"),
+    ("Hepatitis A", "Hepatitis"),
+    ("A1", "1"),
+    ("The The", "The"),
+    ("Beatles, The", "The Beatles"),
+    ("UTC-3", "UTC 3"),
+    ("1-0", "1 0"),
+    ("3.10", "3.1"),
+    ("1.0.2", "1.2"),
+    ("2020 300", "2020300"),
+    ("7 00", "700"),
+    ("5 + 3", "5 3"),
 ]
 
 
@@ -66,7 +98,7 @@ def test_squads_form_confuses_what_the_careful_one_keeps_apart() -> None:
 
 
 def test_a_range_is_no_negative_number() -> None:
-    assert careful("1990-1995") == careful("1990\u20131995") == "1990 1995"
+    assert careful("1990-1995") == careful("1990\u20131995") == "1990 - 1995"
     assert careful("between -3 and -1") == "between -3 and -1"
 
 
@@ -93,7 +125,19 @@ def test_any_alias_will_do_and_f1_is_that_of_the_nearest() -> None:
 
 
 def test_scoring_any_text_ends_and_raises_nothing() -> None:
-    for text in ("1," * 4_000, "-" * 8_000, "1.1." * 2_000, "\u0300" * 100, "&#x110000;", "\x00", "a'" * 4_000):
+    for text in (
+        "1," * 4_000,
+        "-" * 8_000,
+        "1 000" * 4_000,
+        "the " * 4_000,
+        "1-" * 4_000,
+        "(" * 8_000,
+        "1.1." * 2_000,
+        "\u0300" * 100,
+        "&#x110000;",
+        "\x00",
+        "a'" * 4_000,
+    ):
         for normaliser in NORMALISERS:
             score(text, [text, "x"], normaliser)
 

@@ -15,6 +15,7 @@ import pytest
 from leak_tests import SubjectError
 from leak_tests.__main__ import main
 from leak_tests.registry import Subject
+from leak_tests.soak import main as soak_command
 from leak_tests.soak import soak
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +97,16 @@ def test_stopped_it_leaves_no_process(how: signal.Signals, tmp_path: Path) -> No
     assert all(player.status() == psutil.STATUS_ZOMBIE for player in alive)
     if how != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []
+
+
+def test_the_soak_of_some_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "soak.md"
+    folder = str(tmp_path / "runs")
+    chosen = ["--env", "AgentGym/TextCraft-v0", "--episodes", "40", "--folder", folder, "--page", str(page)]
+    soak_command(chosen)  # so few episodes may be inconclusive
+    assert page.read_text(encoding="utf-8").count("| `AgentGym/TextCraft-v0` |") == 4
+    assert soak_command(["--env", "AgentGym/TextCroft-v0", "--folder", folder]) == 1
+    assert "registered for the soak are AgentGym/TextCraft-v0, " in capsys.readouterr().err
 
 
 def test_the_soak_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:

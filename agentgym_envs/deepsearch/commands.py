@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
 from agentgym_envs.deepsearch import ingest
-from agentgym_envs.deepsearch.data import QUESTION_SETS, corpus_folder, question_set
+from agentgym_envs.deepsearch.data import QUESTION_SETS, QuestionSet, corpus_folder, question_set
 from agentgym_envs.deepsearch.retrieval.download import DownloadError
-from agentgym_envs.deepsearch.retrieval.interface import MissingPackage, open_retriever
+from agentgym_envs.deepsearch.retrieval.interface import MissingPackage, RetrieverFault, open_retriever
 from agentgym_envs.deepsearch.tasks import CORPUS as EMBEDDED_CORPUS
 
 
@@ -37,7 +38,7 @@ class _Data:
     """Question sets to fetch, e.g. nq/test; all of them by default."""
     corpus: bool = True
     """Whether to fetch the corpus and build its index (about 40 GB of disk)."""
-    from_files: tuple[str, ...] = ()
+    from_files: tuple[str, ...] | None = None
     """Take these files and fetch nothing: SET=FILE for questions, corpus=FILE for passages."""
 
 
@@ -81,8 +82,11 @@ def data_command(arguments: list[str]) -> int:
         print(usage if wanted else f"error: there is no data for {arguments[0]!r}.\n\n{usage}", file=sys.stderr)
         return 0 if wanted and arguments else 2
     options = tyro.cli(_Data, prog="agentgym data deepsearch", args=arguments[1:])
+    sets: Sequence[QuestionSet] = ()
     try:
-        if options.from_files:
+        if options.from_files is not None:
+            if not options.from_files:
+                raise ValueError(f"--from-files names no file; {_accepted_files()}.")
             for line in ingest.ingest_files([_named_file(text) for text in options.from_files]):
                 print(line)
         else:
@@ -90,8 +94,8 @@ def data_command(arguments: list[str]) -> int:
             ingest.fetch(sets, options.corpus)
             print(f"in the cache: {', '.join(entry.key for entry in sets)}{', corpus' if options.corpus else ''}")
     except DownloadError as error:
-        return _fail(ingest.how_to_go_on(error))
-    except (ValueError, OSError, MissingPackage) as error:
+        return _fail(ingest.how_to_go_on(error, sets, options.corpus))
+    except (ValueError, OSError, MissingPackage, RetrieverFault) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
@@ -109,7 +113,7 @@ def serve_command(arguments: list[str]) -> int:
         retriever = open_retriever(options.retriever, corpus=_corpus(options.corpus), progress=True)
         app = make_app(retriever, options.retriever, options.topk, limits)
         listener = listen(options.host, options.port)
-    except (ValueError, OSError, MissingPackage) as error:
+    except (ValueError, OSError, MissingPackage, RetrieverFault) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return 130
@@ -135,9 +139,12 @@ def _corpus(name: str) -> Path:
 def _named_file(text: str) -> tuple[str, Path]:
     name, separator, path = text.partition("=")
     if not separator or not path:
-        keys = ", ".join(entry.key for entry in QUESTION_SETS)
-        raise ValueError(f"--from-files {text!r} is not accepted; give NAME=FILE, with a name of: {keys}, corpus.")
+        raise ValueError(f"--from-files {text!r} is not accepted; {_accepted_files()}.")
     return name, Path(path)
+
+
+def _accepted_files() -> str:
+    return f"give NAME=FILE, with a name of: {', '.join(entry.key for entry in QUESTION_SETS)}, corpus"
 
 
 def _fail(reason: str) -> int:

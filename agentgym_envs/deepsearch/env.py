@@ -5,6 +5,7 @@ The action grammar and the form of results are Search-R1's. `docs/scenarios/deep
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,7 +62,8 @@ class DeepSearchEnv(TextEnv):
         """Make the environment.
 
         Args:
-            retriever: `"lexical"`, `"dense"`, `"hybrid"`, or the http:// address of a Search-R1 style server.
+            retriever: `"lexical"`, `"dense"`, `"hybrid"`, or the http:// or https:// address of a Search-R1 style
+                server.
             top_k: Passages that a search returns, 1 to 20.
             passage_chars: Characters after which a passage is cut, 50 to 10,000; with `top_k` passages no more
                 than 50,000 in all.
@@ -233,7 +235,7 @@ class DeepSearchEnv(TextEnv):
             return spec
         raise ValueError(
             f"{self.scenario}: unknown retriever {spec!r}; accepted are 'lexical', 'dense', 'hybrid' and the "
-            "http:// address of a Search-R1 style server."
+            "http:// or https:// address of a Search-R1 style server."
         )
 
     def _whole_number(self, name: str, value: object, least: int, most: int) -> int:
@@ -278,6 +280,13 @@ class RealDeepSearchEnv(DeepSearchEnv):
         Raises:
             ValueError: If an argument is not accepted, or questions or corpus are missing.
         """
+        listed = options.get("tasks")
+        if listed is None:
+            real.check_chosen(options.get("subset"), options.get("split", "train"))
+        elif isinstance(listed, list | tuple):
+            for index in listed:
+                if isinstance(index, int):
+                    real.check_index(index)
         super().__init__(**options)
         if not _is_address(self._retriever_spec):
             self.corpus()  # at once, not at the first reset
@@ -313,7 +322,17 @@ def make(source: str = "embedded", **options: Any) -> DeepSearchEnv:
 
     Raises:
         ValueError: If an argument is not accepted, or the real data are missing.
+        TypeError: If an option is unknown.
     """
+    accepted = [
+        name
+        for owner in (DeepSearchEnv, TextEnv)
+        for name, parameter in inspect.signature(owner).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    unknown = [name for name in options if name not in accepted]
+    if unknown:
+        raise TypeError(f"DeepSearch: unknown option {unknown[0]!r}; accepted are source, {', '.join(accepted)}.")
     if source == "embedded":
         return EmbeddedDeepSearchEnv(**options)
     if source == "real":

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 
 from agentgym_envs.deepsearch.data import (
-    QUESTION_SETS,
     QuestionSet,
     corpus_folder,
     corpus_path,
@@ -17,7 +16,7 @@ from agentgym_envs.deepsearch.data import (
     question_set,
     read_questions,
 )
-from agentgym_envs.deepsearch.retrieval.cache import cache_dir
+from agentgym_envs.deepsearch.retrieval.cache import cache_dir, make_folder, writing
 from agentgym_envs.deepsearch.retrieval.corpus import open_corpus
 from agentgym_envs.deepsearch.retrieval.download import DownloadError, download
 from agentgym_envs.deepsearch.retrieval.interface import open_retriever
@@ -105,11 +104,11 @@ def ingest_questions(entry: QuestionSet, source: Path) -> int:
         ValueError: If the file is broken, empty, or longer than the set's range of data indexes.
     """
     target = question_path(entry)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     count = 0
     try:
-        with partial.open("w", encoding="utf-8") as out:
+        with writing(target), partial.open("w", encoding="utf-8") as out:
             for question in islice(read_questions(source), entry.count + 1):
                 out.write(json.dumps(question._asdict(), ensure_ascii=False) + "\n")
                 count += 1
@@ -141,15 +140,25 @@ def ingest_corpus(source: Path, progress: bool = True) -> int:
     open_retriever("lexical", corpus=folder, progress=progress).close()
     link = corpus_path()
     partial = link.with_name(f".{link.name}.{os.getpid()}")
-    partial.symlink_to(folder.relative_to(link.parent))
-    partial.replace(link)
+    with writing(link):
+        partial.symlink_to(folder.relative_to(link.parent))
+        partial.replace(link)
     return count
 
 
-def how_to_go_on(error: DownloadError) -> str:
-    """What to do when the hub cannot be reached."""
-    names = " ".join(f"{entry.key}=FILE" for entry in QUESTION_SETS[:2])
+def how_to_go_on(error: DownloadError, sets: Sequence[QuestionSet], corpus: bool) -> str:
+    """What to do when the hub cannot be reached.
+
+    Args:
+        error: Why it cannot.
+        sets: The question sets that were asked for.
+        corpus: Whether the corpus was.
+    """
+    missing = [entry.key for entry in sets if not question_path(entry).is_file()]
+    if corpus and corpus_folder() is None:
+        missing.append(CORPUS)
+    files = " ".join(f"{name}=FILE" for name in missing)
     return (
         f"{error}. What has arrived is kept: the same command goes on from there. A mirror is named by HF_ENDPOINT. "
-        f"Without a network, bring the files here and run: agentgym data deepsearch --from-files {names} corpus=FILE"
+        f"Without a network, bring the missing files here and run: agentgym data deepsearch --from-files {files}"
     )

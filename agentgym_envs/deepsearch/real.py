@@ -40,7 +40,50 @@ def real_question(index: int) -> Question:
             if index - entry.first < len(questions):
                 found = questions[index - entry.first]
                 return Question(found.question, found.golden_answers, _SUBSET_OF[entry.name], entry.split)
-    raise ValueError(f"DeepSearch: the question with data index {index} is not there. Fetch its set with: {COMMAND}")
+    check_index(index)
+    raise ValueError(
+        f"DeepSearch: the question with data index {index} is not there: the file of its set has fewer questions than "
+        f"the public one. Give a longer one with: {COMMAND} --from-files SET=FILE"
+    )
+
+
+def check_index(index: int) -> None:
+    """Refuse the data index of a question whose set is not in the cache.
+
+    Raises:
+        ValueError: If it is not; the message has the command that fetches it.
+    """
+    here = {entry for entry, *_ in _files()}
+    for entry in data.QUESTION_SETS:
+        if entry.first <= index < entry.first + entry.count and entry not in here:
+            raise ValueError(
+                f"DeepSearch: the question with data index {index} is one of {entry.key}, which is not fetched; run: "
+                f"{COMMAND} --sets {entry.key}. {_these_are_here()}."
+            )
+
+
+def check_chosen(subset: str | None, split: str) -> None:
+    """Refuse a choice of tasks of whose question sets none is in the cache; unknown names are left to the table.
+
+    Raises:
+        ValueError: If none is; the message has the command that fetches them.
+    """
+    here = {entry for entry, *_ in _files()}
+    chosen = [entry for entry in data.QUESTION_SETS if subset in (None, _SUBSET_OF[entry.name])]
+    wanted = [entry for entry in chosen if split in ("all", entry.split)]
+    if not wanted or not here.isdisjoint(wanted):
+        return
+    others = sorted({entry.split for entry in here.intersection(chosen)})
+    hint = f" (for those pass {' or '.join(f'split={name!r}' for name in others)})" if others else ""
+    raise ValueError(
+        f"DeepSearch: source='real' with subset={subset!r} and split={split!r} needs "
+        f"{' or '.join(entry.key for entry in wanted)}, not fetched; run: {COMMAND} --sets "
+        f"{' '.join(entry.key for entry in wanted)}. {_these_are_here()}{hint}."
+    )
+
+
+def _these_are_here() -> str:
+    return f"These sets are here: {', '.join(entry.key for entry, *_ in _files())}"
 
 
 def real_corpus() -> Path:

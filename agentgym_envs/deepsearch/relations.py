@@ -46,11 +46,6 @@ RELATIONS = {
         "area of {s} covers square kilometres",
         ("It covers {v} square kilometres.", "{s} has an area of {v} square kilometres."),
     ),
-    "demonym": Relation(
-        "demonym of {s}: a person from there is described as",
-        ("A person from {s} is described as {v}.", "The demonym of {s} is {v}."),
-        "country with the demonym {v}",
-    ),
     "currency": Relation(
         "currency of {s}",
         ("The currency of {s} is the {v}.", "People in {s} pay in its currency, the {v}.", "Its currency is the {v}."),
@@ -69,14 +64,6 @@ RELATIONS = {
         "three-letter ISO 3166 country code of {s}",
         ("The ISO 3166 standard gives {s} the three-letter code {v}.", "Its three-letter ISO 3166 code is {v}."),
         "country with the three-letter ISO 3166 code {v}",
-    ),
-    "independence_day": Relation(
-        "Independence Day of {s}",
-        ("{s} keeps Independence Day on {v}.", "Independence Day in {s} falls on {v}."),
-    ),
-    "national_day": Relation(
-        "National Day of {s}",
-        ("{s} keeps its National Day on {v}.", "The National Day of {s} falls on {v}."),
     ),
     # cities, and what else GeoNames calls populated places
     "city_country": Relation(

@@ -19,10 +19,24 @@ _FOLDED = str.maketrans(
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
     }
 )
-_ACCENT = re.compile("[\u0300-\u036f]")
-# A number keeps its decimals, its leading zeros (codes) and a minus that stands before it, not between words.
+_ACCENTED = re.compile("([a-z\u00df-\u024f\u0250-\u02af\u1e00-\u1eff])[\u0300-\u036f]+")  # in NFD, Latin only
+# Latin letters that Unicode does not take apart.
+_LETTERS = str.maketrans(
+    {
+        **dict(zip("\u0142\u00f8\u0111\u00f0\u0127\u0131\u0167\u0180\u0268", "loddhitbi", strict=True)),
+        **{"\u00e6": "ae", "\u0153": "oe", "\u00fe": "th"},
+    }
+)
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
+_SUPERSCRIPT = re.compile("[\u207a\u207b]?[\u00b2\u00b3\u00b9\u2070\u2074-\u2079]+")
+_GROUPS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?: \d{3})+(?!\d)")
+_ARTICLE = re.compile(r"""^(["'(]*)(?:a|an|the) (?!(?:a|an|the)?\W*$)""")
+# A number keeps its decimals unless they are zeros, its leading zeros (codes) and a minus that stands before it, not
+# behind a word; a minus or dash between numbers stays too.
 _TOKEN = re.compile(
-    r"(?P<sign>(?<![^\W_])[-+](?=\d))?(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+)|(?P<symbol>\S)"
+    r"(?P<sign>(?:(?<![^\W_])|(?<=\butc)|(?<=\bgmt))[-+](?=\d))?"
+    r"(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?)(?P<version>(?=\.\d))?"
+    r"|(?P<range>(?<=\d)-(?=\d)|(?<=\d )-(?= \d))|(?P<word>[^\W\d_]+)|(?P<symbol>\S)"
 )
 
 
@@ -41,18 +55,25 @@ class Score(NamedTuple):
 def careful(text: str) -> str:
     """Return the normal form by which answers are compared unless told otherwise.
 
-    Case, accents of Latin letters, the kind of quotes and dashes, HTML entities, punctuation and the articles
-    a, an, the make no difference. Signs, decimals and symbols do: `-5`, `5`, `3.5`, `35`, `5%` and `C++` are
-    six things, while `1,000` is `1000`. Where nothing would be left ("The The", "!!!"), more is kept, so only
-    blank text has an empty normal form.
+    The same are: upper and lower case; a Latin letter with and without accents or strokes (`é` and `e`, `Ł` and `L`);
+    the kinds of quotes, dashes and spaces; soft hyphens and nothing; HTML entities and what they stand for;
+    punctuation and none, `Jean-Claude` and `Jean Claude`; one leading article (a, an, the) and none; `1,000`, `1 000`,
+    `1000.0` and `1000`; `+260`, `+ 260` and `260`.
+
+    Not the same are: `-5` and `5`, `UTC-3` and `UTC 3`, `1-0` and `1 0`; `3.5` and `35`, `3.10` and `3.1`; `007` and
+    `7`; `10²` and `102`; what differs in a symbol, as `5%` and `5` or `C++` and `C`; other scripts' letters with and
+    without a mark (`й` and `и`); an `A` that does not lead, as in `Vitamin A`, and none.
+
+    Where nothing would be left (`The The`, `!!!`), more is kept, so only blank text has an empty normal form.
     """
-    folded = unicodedata.normalize("NFKC", html.unescape(text)).casefold().translate(_FOLDED)
-    folded = unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", folded)))
-    folded = " ".join(folded.split())
+    plain = _SUPERSCRIPT.sub(lambda match: f"^{match[0]}", html.unescape(text).translate(_INVISIBLE))
+    folded = unicodedata.normalize("NFKC", plain).casefold().translate(_FOLDED)
+    folded = _ACCENTED.sub(r"\1", unicodedata.normalize("NFD", folded)).translate(_LETTERS)
+    folded = " ".join(unicodedata.normalize("NFC", folded).split())
     joined = re.sub(r"(?<=[^\W\d_])['.](?=[^\W\d_])|(?<=[^\W\d_])'", "", folded)  # o'brien, u.s.a
-    tokens = [token for match in _TOKEN.finditer(joined) if (token := _token(match))]
-    named = [token for token in tokens if token not in _ARTICLES]
-    return " ".join(named or tokens) or folded
+    joined = re.sub(r"^\+ (?=\d)", "+", _ARTICLE.sub(r"\1", joined))
+    joined = _GROUPS.sub(lambda match: match[0].replace(" ", ""), joined)
+    return " ".join(token for match in _TOKEN.finditer(joined) if (token := _token(match))) or folded
 
 
 def squad(text: str) -> str:
@@ -82,8 +103,12 @@ def score(answer: str, accepted: Sequence[str], normaliser: str = "careful") -> 
 
 def _token(match: re.Match[str]) -> str:
     if match["number"]:
-        sign = "-" if match["sign"] == "-" else ""
-        return sign + match["number"].replace(",", "")
+        number = match["number"].replace(",", "")
+        if match["version"] is None:
+            number = re.sub(r"\.0+$", "", number)
+        return ("-" if match["sign"] == "-" else "") + number
+    if match["range"]:
+        return "-"
     if match["word"]:
         return match["word"]
     symbol = match["symbol"]

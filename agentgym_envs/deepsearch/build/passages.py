@@ -13,9 +13,9 @@ from agentgym_envs.deepsearch.retrieval.interface import Passage
 # Kind -> its passages, each as the relations that it tells; further sentences go to the first one.
 _SECTIONS: dict[str, Sequence[Sequence[str]]] = {
     "country": (
-        ("capital", "area", "demonym"),
+        ("capital", "area"),
         ("iso3", "domain", "calling_code"),
-        ("currency", "independence_day", "national_day"),
+        ("currency",),
     ),
     "city": (("city_country", "latitude", "city_zone", "nearest_airport"),),
     "airport": (("airport_country", "airport_city", "iata", "icao", "elevation"),),

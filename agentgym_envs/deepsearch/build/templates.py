@@ -65,7 +65,7 @@ _TRIVIA = _paths(
     (
         "country",
         "~capital",
-        ("Of which country is {a} the capital?", "{a} is the seat of government of which country?"),
+        ("Of which country is {a} the capital?", "{a} is the capital city of which country?"),
     ),
     (
         "airport",
@@ -73,19 +73,6 @@ _TRIVIA = _paths(
         ("A suitcase tagged {a} is on its way to which airport?", "To which airport does the IATA code {a} belong?"),
     ),
     ("language", "~language_code", ("Which language does ISO 639-3 list as {a}?",)),
-    (
-        "country",
-        "demonym",
-        ("What is the usual name for a person from {a}?", "By what demonym are the people of {a} known?"),
-    ),
-    (
-        "country",
-        "independence_day",
-        (
-            "On which day of the year does {a} keep its Independence Day?",
-            "Independence Day in {a} falls on which date?",
-        ),
-    ),
     ("country", "~calling_code", ("Which country do you ring if the number begins with +{a}?",)),
 )
 
@@ -125,11 +112,6 @@ _HOTPOT = _paths(
         "airport_country currency",
         ("What is the currency of the country in which {a} is situated?", "What would you pay with close to {a}?"),
     ),
-    (
-        "part",
-        "part_country demonym",
-        ("By which demonym are people from the country that {a} belongs to known?",),
-    ),
     ("city", "nearest_airport iata", ("What is the IATA code of the airport nearest to {a}?",)),
 ) + _comparisons(
     "HotpotQA",
@@ -145,21 +127,11 @@ _HOTPOT = _paths(
 
 _WIKI = _paths(
     "2WikiMultiHopQA",
-    (
-        "city",
-        "city_country demonym",
-        ("What is the demonym of the country that {a} belongs to?",),
-    ),
     ("language", "language_country capital", ("What is the capital of the main country of the {a}?",)),
     (
         "airport",
         "airport_country domain",
         ("What is the internet domain of the country where {a} is located?",),
-    ),
-    (
-        "part",
-        "part_country independence_day",
-        ("What is the date of Independence Day in the country that {a} is part of?",),
     ),
     ("zone", "zone_country currency", ("What is the currency of the country where the time zone {a} is kept?",)),
 ) + _comparisons(
@@ -244,7 +216,7 @@ _BAMBOOGLE = _paths(
     ("country", "~capital calling_code", ("What is the calling code of the country whose capital is {a}?",)),
     ("country", "~domain capital", ("What is the capital of the country that owns the internet domain {a}?",)),
     ("country", "~calling_code currency", ("What is the currency of the country that you call with +{a}?",)),
-    ("country", "~iso3 demonym", ("What are people called in the country that ISO 3166 shortens to {a}?",)),
+    ("country", "~iso3 capital", ("What is the capital of the country that ISO 3166 shortens to {a}?",)),
     ("part", "part_country calling_code", ("What is the calling code of the country that {a} is in?",)),
     (
         "airport",

@@ -10,6 +10,7 @@ For searching, a corpus is a folder in the cache, named by the hash of its file:
     corpus.json      {"format": 1, "hash": ..., "passages": number, "source": name of the file}
     passages.jsonl   one {"id", "title", "text"} a line, in the order of the ids
     offsets.npy      int64 [passages + 1]: where each line begins, and the end
+    manifest.json    what the files above should be (see `cache.damage`)
     lexical-*/ ...   the indexes, each made when it is first needed
 
 Everything in it is memory-mapped, so all processes share one copy. A passage's position in the order of the ids
@@ -26,15 +27,16 @@ import mmap
 import tarfile
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from agentgym_envs.deepsearch.retrieval.cache import build_once, cache_dir, write_text
-from agentgym_envs.deepsearch.retrieval.interface import Passage, well_formed
+from agentgym_envs.deepsearch.retrieval.cache import build_once, cache_dir, damage, write_manifest, write_text
+from agentgym_envs.deepsearch.retrieval.interface import Passage, RetrieverFault, well_formed
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 
 FORMAT = 1
@@ -183,6 +185,8 @@ class Corpus:
         Raises:
             ValueError: If the folder holds no corpus.
         """
+        if not (folder / "corpus.json").is_file():
+            raise ValueError(f"{folder} is a folder that holds no corpus; give a JSON-lines file of passages.")
         try:
             about = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
             if about["format"] != FORMAT:
@@ -193,20 +197,30 @@ class Corpus:
             with (folder / "passages.jsonl").open("rb") as file:
                 self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{folder} holds no corpus that can be opened ({error}); remove it, and it will be built anew."
-            ) from error
+            raise _damaged(folder, str(error)) from error
 
     def __len__(self) -> int:
         """Number of passages."""
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> Passage:
-        """The passage at a position in the order of the ids."""
+        """The passage at a position in the order of the ids.
+
+        Raises:
+            RetrieverFault: If the files are damaged.
+        """
         if not 0 <= position < len(self):
             raise IndexError(position)
-        record = json.loads(self._lines[int(self._offsets[position]) : int(self._offsets[position + 1])])
-        return Passage(record["id"], record["title"], record["text"])
+        try:
+            record = json.loads(self._lines[int(self._offsets[position]) : int(self._offsets[position + 1])])
+            return Passage(record["id"], record["title"], record["text"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RetrieverFault(str(_damaged(self.folder, f"passage {position}: {error}"))) from error
+
+    def line_lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each passage's line, [passages]: how long the passages are, without reading them."""
+        lengths: npt.NDArray[np.int64] = np.diff(self._offsets)
+        return lengths
 
     def close(self) -> None:
         """Unmap the files; a second call does nothing."""
@@ -221,16 +235,27 @@ def open_corpus(source: Path, progress: bool = False) -> Corpus:
         progress: Whether to show progress.
 
     Raises:
-        ValueError: If it cannot be read, is broken or is empty.
+        ValueError: If it cannot be read, is broken or is empty, or the cache cannot be written.
     """
     if source.is_dir():
-        return Corpus(source)
+        corpus = Corpus(source)
+        if found := damage(source):
+            corpus.close()
+            raise _damaged(source, found)
+        return corpus
     if not source.is_file():
         raise ValueError(f"corpus={str(source)!r} does not exist; give a JSON-lines file of passages: {ACCEPTED}.")
     digest = _file_hash(source)
     folder = cache_dir() / "corpora" / digest[:32]
     build_once(folder, lambda partial: write_corpus(source, digest, partial, progress))
     return Corpus(folder)
+
+
+def _damaged(folder: Path, reason: str) -> ValueError:
+    return ValueError(
+        f"the corpus in {folder} is damaged or of another version ({reason}); delete that folder, and make it anew "
+        "from the file that it came from (`agentgym data deepsearch` for the real one)."
+    )
 
 
 def write_corpus(source: Path, digest: str, folder: Path, progress: bool = False) -> None:
@@ -263,6 +288,7 @@ def write_corpus(source: Path, digest: str, folder: Path, progress: bool = False
     np.save(folder / "offsets.npy", np.asarray(offsets, dtype=np.int64))
     about = {"format": FORMAT, "hash": digest, "passages": len(numbers), "source": source.name}
     (folder / "corpus.json").write_text(json.dumps(about), encoding="utf-8")
+    write_manifest(folder)
 
 
 def _sort(source: Path, passages: Path, offsets: array[int], numbers: array[int]) -> array[int]:
@@ -292,9 +318,10 @@ def _file_hash(path: Path) -> str:
     status = path.stat()
     key = hashlib.sha256(f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()[:32]
     memo = cache_dir() / "hashes" / key
-    if memo.is_file():
-        return memo.read_text(encoding="utf-8")
+    if memo.is_file() and len(digest := memo.read_text(encoding="utf-8", errors="replace")) == 64:
+        return digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    write_text(memo, digest)
+    with suppress(ValueError):  # in a cache that cannot be written, the hash is computed each time
+        write_text(memo, digest)
     return digest

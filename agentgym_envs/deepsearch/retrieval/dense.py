@@ -11,7 +11,7 @@ import numpy.typing as npt
 from agentgym_envs.deepsearch.retrieval.cache import build_once
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus
 from agentgym_envs.deepsearch.retrieval.encoder import Encoder, Floats
-from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, check_top_k, clean_query
+from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, RetrieverFault, check_top_k, clean_query
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 from agentgym_envs.deepsearch.retrieval.ranking import best
 
@@ -22,7 +22,8 @@ except ModuleNotFoundError as error:
 
 Positions = npt.NDArray[np.int64]
 
-PASSAGES_AT_A_TIME = 512
+PASSAGES_AT_A_TIME = 256
+"""Passages that are encoded together, and that an interrupted build has to encode anew at most."""
 
 
 class DenseRetriever:
@@ -39,12 +40,21 @@ class DenseRetriever:
             corpus: What to search; closed with the retriever.
             encoder: Makes the vectors.
             progress: Whether to show the progress of computing them.
+
+        Raises:
+            RetrieverFault: If the vectors are not those of the corpus.
+            ValueError: If the cache cannot be written.
         """
         self._corpus = corpus
         self._encoder = encoder
         folder = corpus.folder / f"dense-{encoder.name}"
         build_once(folder, lambda partial: _encode_corpus(corpus, encoder, partial, progress))
         self._vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        if len(self._vectors) != len(corpus):
+            raise RetrieverFault(
+                f"{folder} holds {len(self._vectors)} vectors for {len(corpus)} passages; delete that folder, and it "
+                "is built anew at the next start."
+            )
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
@@ -79,16 +89,32 @@ class DenseRetriever:
 
 
 def _encode_corpus(corpus: Corpus, encoder: Encoder, folder: Path, progress: bool) -> None:
-    vectors = None
-    with progress_bar(f"encoding {len(corpus):,} passages", len(corpus), progress) as advance:
+    """Write `vectors.npy`, float32 [passages, dimension].
+
+    Passages are encoded in the order of their lengths, as the tokens of equally long texts are multiplied together.
+    What is finished lies beside the folder, so that a build that was interrupted goes on from there.
+    """
+    lengths = corpus.line_lengths()
+    order = np.argsort(lengths, kind="stable")
+    row_bytes = encoder.encode_passages([""]).shape[1] * np.dtype(np.float32).itemsize
+    finished = corpus.folder / f".dense-{encoder.name}.part"
+    with finished.open("ab") as out:
+        done = out.tell() // row_bytes // PASSAGES_AT_A_TIME * PASSAGES_AT_A_TIME
+        out.truncate(done * row_bytes)
+        with progress_bar(f"encoding {len(corpus):,} passages", int(lengths.sum()), progress) as advance:
+            advance(int(lengths[order[:done]].sum()))
+            for start in range(done, len(corpus), PASSAGES_AT_A_TIME):
+                positions = order[start : start + PASSAGES_AT_A_TIME]
+                passages = (corpus[int(position)] for position in positions)
+                vectors = encoder.encode_passages([f"{passage.title}\n{passage.text}" for passage in passages])
+                out.write(vectors.astype(np.float32, copy=False).tobytes())
+                out.flush()
+                advance(int(lengths[positions].sum()))
+    places = np.argsort(order)
+    rows = np.memmap(finished, np.float32, "r").reshape(len(corpus), -1)
+    # Written, not mapped: a full disk is an error in writing, but kills a process that has mapped a file.
+    with (folder / "vectors.npy").open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": rows.shape})
         for start in range(0, len(corpus), PASSAGES_AT_A_TIME):
-            end = min(start + PASSAGES_AT_A_TIME, len(corpus))
-            passages = (corpus[position] for position in range(start, end))
-            part = encoder.encode_passages([f"{passage.title}\n{passage.text}" for passage in passages])
-            if vectors is None:
-                shape = len(corpus), part.shape[1]
-                vectors = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, shape)
-            vectors[start:end] = part
-            advance(end - start)
-    assert vectors is not None  # a corpus has a passage
-    vectors.flush()
+            out.write(rows[places[start : start + PASSAGES_AT_A_TIME]].tobytes())
+    finished.unlink()

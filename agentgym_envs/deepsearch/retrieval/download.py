@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from agentgym_envs.deepsearch.retrieval.cache import make_folder, writing
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 
 SILENCE_LIMIT_S = 10.0
@@ -33,10 +34,11 @@ def download(url: str, target: Path, sha256: str = "", progress: bool = False) -
 
     Raises:
         DownloadError: If it cannot be fetched, or is not what it should be.
+        ValueError: If it cannot be written.
     """
     if target.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     partial = target.with_name(f"{target.name}.part")
     arrived, failures = False, 0
     while True:
@@ -85,7 +87,8 @@ def _go_on(url: str, partial: Path, progress: bool) -> str:
         ):
             advance(done)
             while chunk := response.read(CHUNK_BYTES):
-                file.write(chunk)
+                with writing(partial):
+                    file.write(chunk)
                 advance(len(chunk))
                 done += len(chunk)
     if total is not None and done < total:

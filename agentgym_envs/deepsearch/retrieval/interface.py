@@ -90,7 +90,7 @@ class MissingPackage(ModuleNotFoundError):
 
 
 def open_retriever(
-    spec: str = "lexical", *, corpus: str | Path | None = None, timeout: float = 10.0, progress: bool = False
+    spec: str = "lexical", *, corpus: str | Path | None = None, timeout: float = 10.0, progress: bool | None = None
 ) -> Retriever:
     """Open a retriever.
 
@@ -100,13 +100,14 @@ def open_retriever(
         corpus: The JSON-lines file to search (see `corpus.py`); an address needs none. Its index is built at the
             first use and kept in the cache folder, where all processes share it.
         timeout: For an address: seconds that one search may take in all, retries included.
-        progress: Whether to show the progress of building an index.
+        progress: Whether to show the progress of building an index; None shows it for vectors, which take minutes.
 
     Returns:
         The retriever; close it after use.
 
     Raises:
-        ValueError: If `spec` is unknown or the corpus is missing or broken.
+        ValueError: If `spec` is unknown, the corpus is missing or broken, or the cache cannot be written.
+        RetrieverFault: If the index cannot be opened.
         MissingPackage: If a package of the extra is missing; the message has the command that installs it.
     """
     if spec.startswith(("http://", "https://")):
@@ -122,10 +123,10 @@ def open_retriever(
     return _open_local(spec, Path(corpus), progress)
 
 
-def _open_local(spec: str, source: Path, progress: bool) -> Retriever:
+def _open_local(spec: str, source: Path, progress: bool | None) -> Retriever:
     from agentgym_envs.deepsearch.retrieval.corpus import open_corpus
 
-    corpus = open_corpus(source, progress)
+    corpus = open_corpus(source, bool(progress))
     try:
         if spec == "lexical":
             return _lexical(corpus, progress)
@@ -139,17 +140,17 @@ def _open_local(spec: str, source: Path, progress: bool) -> Retriever:
         raise
 
 
-def _lexical(corpus: Corpus, progress: bool) -> Retriever:
+def _lexical(corpus: Corpus, progress: bool | None) -> Retriever:
     from agentgym_envs.deepsearch.retrieval.lexical import LexicalRetriever
 
-    return LexicalRetriever(corpus, progress)
+    return LexicalRetriever(corpus, bool(progress))
 
 
-def _dense(corpus: Corpus, progress: bool) -> Retriever:
+def _dense(corpus: Corpus, progress: bool | None) -> Retriever:
     from agentgym_envs.deepsearch.retrieval.dense import DenseRetriever
     from agentgym_envs.deepsearch.retrieval.encoder import BertEncoder, minilm_folder
 
-    return DenseRetriever(corpus, BertEncoder(minilm_folder()), progress)
+    return DenseRetriever(corpus, BertEncoder(minilm_folder()), progress is not False)
 
 
 def check_top_k(top_k: int) -> None:

@@ -6,13 +6,15 @@ The index lies beside the corpus, is memory-mapped, and holds no text: a hit is 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agentgym_envs.deepsearch.retrieval.cache import build_once
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus
-from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, check_top_k, clean_query
+from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, RetrieverFault, check_top_k, clean_query
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 from agentgym_envs.deepsearch.retrieval.ranking import best
 
@@ -46,6 +48,10 @@ class LexicalRetriever:
         Args:
             corpus: What to search; closed with the retriever.
             progress: Whether to show the progress of building.
+
+        Raises:
+            RetrieverFault: If the index cannot be opened.
+            ValueError: If the cache cannot be written.
         """
         self._corpus = corpus
         self._schema, self._analyzer = _schema(), _analyzer()
@@ -53,7 +59,9 @@ class LexicalRetriever:
         # Another version of tantivy may write other files or stem in another way.
         folder = corpus.folder / f"lexical-{VERSION}-{importlib.metadata.version('tantivy')}"
         build_once(folder, lambda partial: build_index(corpus, partial, progress=progress))
-        self._searcher = tantivy.Index.open(str(folder)).searcher()
+        self._folder = folder
+        with _faults(folder):
+            self._searcher = open_index(folder)
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
@@ -81,7 +89,25 @@ class LexicalRetriever:
             addresses = [address for _, address in found]
             return [score for score, _ in found], lambda: self._searcher.fast_field_values("position", addresses)
 
-        return [Hit(self._corpus[position], score) for score, position in best(fetch, top_k)]
+        with _faults(self._folder):
+            found = best(fetch, top_k)
+        return [Hit(self._corpus[position], score) for score, position in found]
+
+
+def open_index(folder: Path) -> tantivy.Searcher:
+    """Open an index without writing to its folder.
+
+    tantivy wants to make a lock file beside the files that it opens, so it is given links to them. Once they are
+    open, the links are needed no more.
+
+    Args:
+        folder: What `build_index` filled.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentgym-index-") as links:
+        for file in folder.iterdir():
+            if file.suffix != ".lock":
+                (Path(links) / file.name).symlink_to(file.resolve())
+        return tantivy.Index.open(links).searcher()
 
 
 def build_index(corpus: Corpus, folder: Path, writer_bytes: int = WRITER_BYTES, progress: bool = False) -> None:
@@ -92,19 +118,40 @@ def build_index(corpus: Corpus, folder: Path, writer_bytes: int = WRITER_BYTES, 
         folder: An empty folder.
         writer_bytes: Memory after which a segment is closed and another begun.
         progress: Whether to show progress.
+
+    Raises:
+        OSError: If it cannot be written.
     """
-    index = tantivy.Index(_schema(), str(folder))
-    index.register_tokenizer("english", _analyzer())
-    writer = index.writer(writer_bytes, num_threads=1)  # more threads would deal out the passages by chance
-    with progress_bar(f"indexing {len(corpus):,} passages", len(corpus), progress) as advance:
-        for position in range(len(corpus)):
-            passage = corpus[position]
-            document = tantivy.Document(position=position, contents=f"{passage.title}\n{passage.text}")
-            writer.add_document(document)
-            if position % 1000 == 999:
-                advance(1000)
-        writer.commit()
-        writer.wait_merging_threads()
+    try:
+        index = tantivy.Index(_schema(), str(folder))
+        index.register_tokenizer("english", _analyzer())
+        writer = index.writer(writer_bytes, num_threads=1)  # more threads would deal out the passages by chance
+        with progress_bar(f"indexing {len(corpus):,} passages", len(corpus), progress) as advance:
+            for position in range(len(corpus)):
+                passage = corpus[position]
+                document = tantivy.Document(position=position, contents=f"{passage.title}\n{passage.text}")
+                writer.add_document(document)
+                if position % 1000 == 999:
+                    advance(1000)
+            writer.commit()
+            writer.wait_merging_threads()
+    except ValueError as error:  # by which tantivy reports a full disk, too
+        raise OSError(str(error)) from error
+
+
+@contextmanager
+def _faults(folder: Path) -> Iterator[None]:
+    """Turn what tantivy raises over a damaged index into a fault."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic in Rust code is a BaseException of a class that cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise RetrieverFault(
+            f"the index in {folder} cannot be searched ({type(error).__name__}: {error}); if it is damaged, delete "
+            "that folder, and it is built anew at the next start."
+        ) from error
 
 
 def _schema() -> tantivy.Schema:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+LINE_EVERY_S = 30.0
+"""Seconds between two lines where there is no terminal."""
+
 
 @contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; call what is given with the amount of work that was done.
 
-    Where standard error is no terminal, one line says what is being done.
+    Where standard error is no terminal, a line says what is being done, and further ones now and then how far it is.
 
     Args:
         title: What is being done.
@@ -34,4 +38,14 @@ def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int],
     )
     with Progress(*columns, console=console, transient=True, disable=not (show and console.is_terminal)) as progress:
         task = progress.add_task(title, total=total)
-        yield lambda amount: progress.advance(task, amount)
+        done, told = 0, time.monotonic()
+
+        def advance(amount: int) -> None:
+            nonlocal done, told
+            progress.advance(task, amount)
+            done += amount
+            if not console.is_terminal and total and time.monotonic() - told > LINE_EVERY_S:
+                told = time.monotonic()
+                console.print(f"{title}: {done / total:.0%}", soft_wrap=True)
+
+        yield advance

@@ -4,6 +4,10 @@ The protocol is one request:
 
     POST /retrieve  {"queries": ["..."], "topk": 3, "return_scores": true}
     200             {"result": [[{"document": {"id": "7", "contents": "\"Title\"\ntext"}, "score": 1.5}]]}
+
+Of a hit, `document` is read and in it `contents`, or `title` and `text`. `id` and `score` may be missing, as some
+servers over web searches leave them out: the first hit then is "1" with the score 1, the second "2" with 1/2 and so
+on. Hits stay in the server's order; everything else in them is left unread.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
 """Least wait before the second attempt, and twice as long before each further one."""
 MAX_ANSWER_BYTES = 64_000_000
+MAX_REASON_CHARS = 200
+"""What is told of a server's own words."""
 _PASSING = {500, 502, 503, 504}
 """Answers after which another attempt may succeed."""
 
@@ -107,7 +113,7 @@ class RemoteRetriever:
         except TimeoutError:
             raise RetrieverFault(f"the retriever at {self.url} is slow: no answer in {self._timeout:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise _Passing(f"is down: {error or type(error).__name__}") from error
+            raise _Passing(f"is down: {_printable(str(error)) or type(error).__name__}") from error
         finally:
             connection.close()
         if response.status in _PASSING:
@@ -132,12 +138,13 @@ class RemoteRetriever:
             result = json.loads(answer)["result"]
             if not isinstance(result, list) or len(result) != queries:
                 raise ValueError(f'"result" is no list with an entry for each of {queries} queries')
-            return [[_hit(entry) for entry in entries[:top_k]] for entries in result]
+            return [[_hit(entry, rank) for rank, entry in enumerate(entries[:top_k], 1)] for entries in result]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise self._nonsense(f"{type(error).__name__}: {error}") from error
 
     def _nonsense(self, reason: str) -> RetrieverFault:
-        return RetrieverFault(f"the retriever at {self.url} answers nonsense ({reason}); is it a /retrieve server?")
+        told = f"the retriever at {self.url} answers nonsense ({_printable(reason)})"
+        return RetrieverFault(f"{told}; is it a /retrieve server?")
 
 
 _EXAMPLE = "e.g. http://127.0.0.1:8000/retrieve"
@@ -167,13 +174,13 @@ class _TimedReader(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-def _hit(entry: object) -> Hit:
+def _hit(entry: object, rank: int) -> Hit:
     if not isinstance(entry, dict):
         raise ValueError(f"a hit is a JSON {type(entry).__name__}, not an object")
-    score = entry["score"]
+    score, document = entry.get("score", 1 / rank), entry["document"]
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise ValueError(f"a score is {score!r}")
-    return Hit(passage_of(entry["document"]), float(score))
+    return Hit(passage_of({"id": rank, **document} if isinstance(document, dict) else document), float(score))
 
 
 def _retry_after(response: http.client.HTTPResponse) -> float:
@@ -182,5 +189,12 @@ def _retry_after(response: http.client.HTTPResponse) -> float:
 
 
 def _excerpt(answer: bytes) -> str:
-    text = " ".join(answer[:200].decode(errors="replace").split())
+    text = _printable(answer[:MAX_REASON_CHARS].decode(errors="backslashreplace"))
     return f": {text}" if text else ""
+
+
+def _printable(text: str) -> str:
+    """The beginning of a text on one line, with everything escaped that a terminal or a log would not show."""
+    line = " ".join(text.split())
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line[:MAX_REASON_CHARS])
+    return shown[:MAX_REASON_CHARS]

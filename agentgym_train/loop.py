@@ -175,7 +175,6 @@ class Trainer:
         told = horizon.observe(
             Signals(row["success/mean"], row["entropy"], row["tokens/reply_mean"], row["valid_action_share"])
         )
-        self.folder.progress.horizon = horizon.state()
         if told == "raised":
             self.terminal.say(f"step {row['step'] + 1}: success has settled, the horizon is raised to {horizon.turns}")
         elif told and not self._told:
@@ -260,6 +259,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint."""
+        if isinstance(self.schedule, AdaptiveHorizon):
+            self.folder.progress.horizon = self.schedule.state()
         states = {"optimiser": self.optimiser.state_dict()}
         if self.critic is not None:
             states |= {"critic": self.critic.state_dict(), "critic_optimiser": self.critic_optimiser.state_dict()}

@@ -7,7 +7,6 @@ carries as a GGUF file, into an ordinary Hugging Face folder in the cache (`make
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from agentgym_envs.cache import cache_dir
 from agentgym_train.chat import load_template
 
 DEMO_MODEL = "smollm2-135m-instruct"
@@ -27,16 +27,9 @@ class ModelError(ValueError):
     """A model cannot be loaded."""
 
 
-def cache_dir() -> Path:
-    """The one folder outside the checkout that is written to: `AGENTGYM_CACHE`, or the user's cache folder."""
-    if os.environ.get("AGENTGYM_CACHE"):
-        return Path(os.environ["AGENTGYM_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentgym"
-
-
 def demo_model_path() -> Path:
     """Where `make demo-model` puts the demo's model."""
-    return cache_dir() / "models" / DEMO_MODEL
+    return cache_dir("models", DEMO_MODEL)
 
 
 def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentgym_envs.cache import build_once
 from agentgym_envs.deepsearch.retrieval import Hit, Passage, RetrieverFault, open_retriever
-from agentgym_envs.deepsearch.retrieval.cache import build_once
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus, contents_of, open_corpus, passage_of, read_corpus
 from agentgym_envs.deepsearch.retrieval.dense import DenseRetriever
 from agentgym_envs.deepsearch.retrieval.encoder import BertEncoder, Floats, minilm_folder
@@ -244,7 +244,7 @@ def test_those_that_wait_for_a_build_do_not_repeat_it(tmp_path: Path) -> None:
 
 def test_a_killed_build_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from agentgym_envs.deepsearch.retrieval.cache import build_once\n"
+        "import sys, time; from pathlib import Path; from agentgym_envs.cache import build_once\n"
         "def build(folder):\n"
         "    (folder / 'half').touch(); print('building', flush=True); time.sleep(300)\n"
         "build_once(Path(sys.argv[1]), build)"

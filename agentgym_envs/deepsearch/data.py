@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agentgym_envs.deepsearch.retrieval.cache import cache_dir as cache_dir
+from agentgym_envs.cache import cache_dir
 from agentgym_envs.deepsearch.retrieval.corpus import read_lines
 from agentgym_envs.deepsearch.retrieval.interface import well_formed
 
@@ -97,7 +97,7 @@ def question_files() -> dict[QuestionSet, Path]:
 
 def question_path(entry: QuestionSet) -> Path:
     """Where the file of a set is, or would be."""
-    return cache_dir() / "questions" / entry.name / f"{entry.split}.jsonl"
+    return cache_dir("deepsearch", "questions") / entry.name / f"{entry.split}.jsonl"
 
 
 def corpus_folder() -> Path | None:
@@ -108,7 +108,7 @@ def corpus_folder() -> Path | None:
 
 def corpus_path() -> Path:
     """Where the link to the real corpus is, or would be."""
-    return cache_dir() / "corpus"
+    return cache_dir("deepsearch", "corpus")
 
 
 def read_questions(path: Path) -> Iterator[Question]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from agentgym_envs.cache import cache_dir, make_folder, writing
 from agentgym_envs.deepsearch.data import (
     QuestionSet,
     corpus_folder,
@@ -16,7 +17,6 @@ from agentgym_envs.deepsearch.data import (
     question_set,
     read_questions,
 )
-from agentgym_envs.deepsearch.retrieval.cache import cache_dir, make_folder, writing
 from agentgym_envs.deepsearch.retrieval.corpus import open_corpus
 from agentgym_envs.deepsearch.retrieval.download import DownloadError, download
 from agentgym_envs.deepsearch.retrieval.interface import open_retriever
@@ -45,7 +45,7 @@ def fetch(sets: Sequence[QuestionSet], corpus: bool, progress: bool = True) -> N
         DownloadError: If something cannot be fetched; what has arrived is kept.
         ValueError: If a file is not what it should be.
     """
-    downloads = cache_dir() / "downloads"
+    downloads = cache_dir("deepsearch", "downloads")
     for entry in sets:
         if not question_path(entry).is_file():
             file = downloads / entry.name / f"{entry.split}.jsonl"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from agentgym_envs.cache import cache_dir
 from agentgym_envs.deepsearch import data
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus
 from agentgym_envs.deepsearch.tasks import SUBSETS, Question
@@ -110,7 +111,7 @@ def _files() -> _Files:
     found = data.question_files()
     if not found:
         raise ValueError(
-            f"DeepSearch: source='real' needs the real questions, which are not in {data.cache_dir()}. "
+            f"DeepSearch: source='real' needs the real questions, which are not in {cache_dir('deepsearch')}. "
             f"Fetch them with: {COMMAND} (local files: {COMMAND} --from-files ...), or use source='embedded'."
         )
     return tuple((entry, path, path.stat().st_mtime_ns, path.stat().st_size) for entry, path in found.items())

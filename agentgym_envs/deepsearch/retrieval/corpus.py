@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_envs.deepsearch.retrieval.cache import build_once, cache_dir, damage, write_manifest, write_text
+from agentgym_envs.cache import build_once, cache_dir, damage, write_manifest, write_text
 from agentgym_envs.deepsearch.retrieval.interface import Passage, RetrieverFault, well_formed
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 
@@ -246,7 +246,7 @@ def open_corpus(source: Path, progress: bool = False) -> Corpus:
     if not source.is_file():
         raise ValueError(f"corpus={str(source)!r} does not exist; give a JSON-lines file of passages: {ACCEPTED}.")
     digest = _file_hash(source)
-    folder = cache_dir() / "corpora" / digest[:32]
+    folder = cache_dir("deepsearch", "corpora") / digest[:32]
     build_once(folder, lambda partial: write_corpus(source, digest, partial, progress))
     return Corpus(folder)
 
@@ -317,7 +317,7 @@ def _file_hash(path: Path) -> str:
     """SHA-256 of a file, remembered under its path, size and time, as reading gigabytes takes a while."""
     status = path.stat()
     key = hashlib.sha256(f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()[:32]
-    memo = cache_dir() / "hashes" / key
+    memo = cache_dir("deepsearch", "hashes") / key
     if memo.is_file() and len(digest := memo.read_text(encoding="utf-8", errors="replace")) == 64:
         return digest
     with path.open("rb") as file:

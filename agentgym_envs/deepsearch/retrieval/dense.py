@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_envs.deepsearch.retrieval.cache import build_once
+from agentgym_envs.cache import build_once
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus
 from agentgym_envs.deepsearch.retrieval.encoder import Encoder, Floats
 from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, RetrieverFault, check_top_k, clean_query

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from agentgym_envs.deepsearch.retrieval.cache import make_folder, writing
+from agentgym_envs.cache import make_folder, writing
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
 
 SILENCE_LIMIT_S = 10.0

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentgym_envs.deepsearch.retrieval.cache import build_once
+from agentgym_envs.cache import build_once
 from agentgym_envs.deepsearch.retrieval.corpus import Corpus
 from agentgym_envs.deepsearch.retrieval.interface import Hit, MissingPackage, RetrieverFault, check_top_k, clean_query
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar

@@ -12,8 +12,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from agentgym_envs.cache import build_once, cache_dir, make_folder
 from agentgym_envs.core import Fault
-from agentgym_envs.deepsearch.retrieval.cache import build_once, make_folder
 
 BUILD_SECONDS = 900.0
 PACKAGES = ("Django", "django-oscar", "django-machina", "django-mptt", "django-treebeard", "Trac", "waitress")
@@ -30,19 +30,11 @@ def pristine_folder() -> Path:
     """
     if shutil.which("git") is None:
         raise Fault("start", "the embedded sites show git repositories, and git is not installed; install it.")
-    folder = cache_dir() / data_hash()
+    folder = cache_dir("webarena", "sites", data_hash())
     if not folder.is_dir():
         make_folder(folder.parent)
         build_once(folder, _build)
     return folder
-
-
-def cache_dir() -> Path:
-    """The sites' part of the cache."""
-    base = os.environ.get("AGENTGYM_CACHE") or Path(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "agentgym"
-    )
-    return Path(base) / "webarena" / "sites"
 
 
 @cache

@@ -21,11 +21,11 @@ CHECKED_BYTES = 64_000_000
 """Files up to this size are compared by content whenever they are opened (1 ms for 1 MB), larger ones by size."""
 
 
-def cache_dir() -> Path:
-    """DeepSearch's part of the cache: `deepsearch` in `AGENTGYM_CACHE`, or in the user's cache folder."""
+def cache_dir(*parts: str) -> Path:
+    """A folder in the one outside the checkout that is written to: `AGENTGYM_CACHE`, or the user's cache folder."""
     if os.environ.get("AGENTGYM_CACHE"):
-        return Path(os.environ["AGENTGYM_CACHE"]) / "deepsearch"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentgym" / "deepsearch"
+        return Path(os.environ["AGENTGYM_CACHE"], *parts)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "agentgym", *parts)
 
 
 def make_folder(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from agentgym_train.adaptive_horizon import AdaptiveHorizon
-from agentgym_train.config import Config, ConfigError
+from agentgym_train.config import Config, ConfigError, TaskConfig
 from agentgym_wrappers import Schedule, schedule_from
 
 
@@ -73,16 +73,36 @@ def check_config(config: Config) -> None:
         raise ConfigError(
             f"rollout.temperature={config.rollout.temperature} is not accepted; rollouts need a temperature above 0."
         )
+    titles = [spec.title for spec in config.tasks]
+    for place, spec in enumerate(config.tasks):
+        if titles.index(spec.title) < place:
+            raise ConfigError(
+                f"tasks[{place}] is called {spec.title!r} like tasks[{titles.index(spec.title)}]; give it a name of "
+                "its own."
+            )
+        if not 0 < spec.weight < math.inf:
+            raise ConfigError(f"tasks[{place}].weight={spec.weight} is not accepted; give a number above 0.")
+        if spec.evaluate_horizon < 0:
+            raise ConfigError(
+                f"tasks[{place}].evaluate_horizon={spec.evaluate_horizon} is not accepted; give at least 1, or 0 for "
+                "evaluate.horizon."
+            )
     make_schedule(config)
 
 
-def make_schedule(config: Config) -> Schedule | AdaptiveHorizon:
+def make_schedule(config: Config, spec: TaskConfig | None = None, where: str = "") -> Schedule | AdaptiveHorizon:
     """The horizon schedule that the configuration describes.
+
+    Args:
+        config: The run's configuration.
+        spec: A scenario, whose own schedule counts if it has one.
+        where: What the configuration calls the scenario, for errors.
 
     Raises:
         ConfigError: If it describes none.
     """
-    value = config.horizon
+    own = spec is not None and spec.horizon != 0
+    value = given = spec.horizon if spec is not None and own else config.horizon
     if isinstance(value, dict) and value.get("kind") == "staged":
         value = {"total_steps": config.steps, **value}
     try:
@@ -93,7 +113,7 @@ def make_schedule(config: Config) -> Schedule | AdaptiveHorizon:
             return AdaptiveHorizon(**{name: value[name] for name in names if name in value})
         return schedule_from(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"horizon={config.horizon!r}: {error}") from error
+        raise ConfigError(f"{where + '.' if own else ''}horizon={given!r}: {error}") from error
 
 
 def pick_device(config: Config) -> torch.device:

@@ -133,7 +133,8 @@ def _run(config: Config, resume: bool) -> int:
 
     terminal = Terminal()
     terminal.say(f"run folder: {config.run_dir}")
-    terminal.say(f"model: {config.model.path}   env: {config.env.id}   seed: {config.seed}")
+    envs = ", ".join(spec.id for spec in config.scenarios)
+    terminal.say(f"model: {config.model.path}   env: {envs}   seed: {config.seed}")
     try:
         summary = train(config, resume, terminal)
     except (ConfigError, ModelError, ChatTemplateError, EngineError, NumericsError, WorkerError) as error:

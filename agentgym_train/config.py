@@ -8,7 +8,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 import yaml
@@ -53,13 +53,28 @@ def _from_yaml(args: list[str]) -> Any:
         raise ValueError(f"{args[0]!r} {error}") from error
 
 
+def _to_yaml(value: Any) -> list[str]:
+    return [yaml.safe_dump(_plain(value), default_flow_style=True).removesuffix("\n...\n").strip()]
+
+
+def _tasks_from_yaml(args: list[str]) -> tuple[TaskConfig, ...]:
+    return cast("tuple[TaskConfig, ...]", _build(tuple[TaskConfig, ...], _from_yaml(args), "tasks"))
+
+
 # A value written as YAML on the command line, e.g. --horizon '{kind: linear, start: 4, ...}'.
 _Yaml = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="YAML",
     instance_from_str=_from_yaml,
     is_instance=lambda _: True,
-    str_from_instance=lambda value: [yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()],
+    str_from_instance=_to_yaml,
+)
+_TasksYaml = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="YAML",
+    instance_from_str=_tasks_from_yaml,
+    is_instance=lambda _: True,
+    str_from_instance=_to_yaml,
 )
 
 
@@ -77,6 +92,25 @@ class EnvConfig:
     """Reply formats that the action parser accepts."""
     reply_instruction: str = ""
     """Added to the environment's instruction in the system message: how to write a reply."""
+
+
+@dataclass
+class TaskConfig(EnvConfig):
+    """One scenario of a run over several."""
+
+    name: str = ""
+    """How metrics call it; by default the id without AgentGym/ and its version."""
+    weight: float = 1.0
+    """Its share of the groups, relative to the weights of the others."""
+    horizon: int | dict[str, Any] = 0
+    """Turns per episode during training, a number or a schedule as in the run's `horizon`; 0 takes that one."""
+    evaluate_horizon: int = 0
+    """Largest number of turns at evaluations; 0 takes `evaluate.horizon`."""
+
+    @property
+    def title(self) -> str:
+        """How metrics call it."""
+        return self.name or self.id.rpartition(":")[2].removeprefix("AgentGym/").rpartition("-v")[0]
 
 
 @dataclass
@@ -222,6 +256,11 @@ class Config:
     max_error_share: float = 0.25
     """Largest share of a step's episodes that may end in an error before the run stops."""
     env: EnvConfig = field(default_factory=EnvConfig)
+    tasks: Annotated[tuple[TaskConfig, ...], _TasksYaml] = ()
+    """Several scenarios in one run, instead of `env`: a list such as
+    [{id: AgentGym/TextCraft-v0, weight: 2, horizon: 10}, {id: AgentGym/BabyAI-v0, subsets: [GoTo]}].
+    An entry takes what `env` takes, and name, weight, horizon, evaluate_horizon. Numbers of tasks, such as
+    warm_start.tasks and evaluate.tasks, are those of each scenario."""
     model: ModelConfig = field(default_factory=ModelConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -231,8 +270,13 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as `from_dict` takes it."""
-        plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(_without_tuples(dataclasses.asdict(self))))
+        plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(_plain(self)))
         return plain
+
+    @property
+    def scenarios(self) -> tuple[TaskConfig, ...]:
+        """What `tasks` lists, or `env` alone."""
+        return self.tasks or (TaskConfig(**vars(self.env)),)
 
 
 def from_dict(data: dict[str, Any]) -> Config:
@@ -343,9 +387,12 @@ def _named(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def _without_tuples(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """Return the same as mappings and lists, as YAML and `from_dict` take them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
     if isinstance(value, dict):
-        return {key: _without_tuples(entry) for key, entry in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_tuples(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_train.advantages import GroupAdvantages
@@ -62,6 +62,18 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "tasks": len(by_task),
         "samples": len(trajectories) // max(1, len(by_task)),
         "success/by_task": {task: _mean(values) for task, values in sorted(by_task.items())},
+    }
+
+
+def per_scenario(parts: Mapping[str, Sequence[Trajectory]]) -> dict[str, Any]:
+    """Numbers of each scenario's episodes under its name, where there are several scenarios."""
+    if len(parts) == 1:
+        return {}
+    return {
+        f"{name}/{key}": value
+        for name, trajectories in parts.items()
+        if trajectories
+        for key, value in {"horizon": trajectories[0].episode.horizon, **episode_metrics(trajectories)}.items()
     }
 
 

@@ -47,7 +47,7 @@ class Progress:
         steps_without_update: Training steps in which no group had variance, so that nothing was learned.
         seconds: Seconds spent by phase.
         log_sizes: Bytes of the logs that belong to the state.
-        horizon: State of an adaptive horizon; empty for a schedule.
+        horizons: By scenario, the state of its adaptive horizon.
     """
 
     phase: str = "warm_start"
@@ -57,7 +57,7 @@ class Progress:
     steps_without_update: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     log_sizes: dict[str, int] = field(default_factory=dict)
-    horizon: dict[str, Any] = field(default_factory=dict)
+    horizons: dict[str, Any] = field(default_factory=dict)
 
 
 class RunFolder:

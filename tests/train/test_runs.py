@@ -230,9 +230,8 @@ def test_a_run_from_the_command_line_leaves_everything_behind(
     assert not list(run.rglob("*partial*"))
 
 
-# The last two compare with no other episode of the same task, so they need smaller steps.
-@pytest.mark.parametrize(("name", "lr"), [("grpo", 1e-2), ("rloo", 1e-2), ("reinforce++", 5e-3), ("ppo", 5e-3)])
-def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path, name: str, lr: float) -> None:
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce++", "ppo"])
+def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path, name: str) -> None:
     """The loss's sign, the advantages, the packing and the engine's new weights must all be right for this."""
     plain = settings(
         tiny_path,
@@ -243,7 +242,7 @@ def test_training_raises_the_reward(tiny_path: Path, tmp_path: Path, name: str, 
         warm_start={"kind": "none"},
         rollout={"samples_per_task": 8},
         algorithm={"name": name, "epochs": 1, "kl_coef": 1e-3, "critic_lr": 1e-3},
-        optimiser={"lr": lr},
+        optimiser={"lr": 3e-3},  # seeds and processors differ: with 1e-2 some runs collapsed
         evaluate={"tasks": 1, "samples": 8, "horizon": 2, "every": 0},
     )
     summary = train(from_dict(plain))
@@ -534,6 +533,50 @@ def test_damaged_weights_stop_the_next_rollout(
     assert saved["step"] == 1
     assert len(saved["episodes"]) == 12
     assert steps_of(run) == [0]
+
+
+def test_several_scenarios_share_a_run(tiny_path: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    mix = [
+        {"id": LETTERS, "subsets": ["Vowels"], "name": "Vowels", "horizon": 2},
+        {"id": LETTERS, "subsets": ["Consonants"], "weight": 2, "evaluate_horizon": 1},
+    ]
+    changes = {"horizon": {"kind": "linear", "start": 1, "increment": 1, "every": 2, "cap": 3}, "tasks": mix}
+    plain = settings(tiny_path, run, steps=4, warm_start={"tasks": 1}, evaluate={"tasks": 1, "every": 0}, **changes)
+    plain["rollout"]["tasks_per_step"] = 2
+    summary = train(from_dict(plain))
+    assert summary["env"] == f"{LETTERS}, {LETTERS}"
+    rows = [row for row in rows_of(run) if row["phase"] == "train"]
+    assert [row.get("Vowels/horizon", 2) for row in rows] == [2] * 4
+    second = "tests.train.letters_env:Toy/Letters".rpartition(":")[2]
+    assert {row["step"]: row[f"{second}/horizon"] for row in rows if f"{second}/horizon" in row} == dict(
+        enumerate([1, 1, 2, 2])
+    )
+    episodes = rows_of(run, "trajectories.jsonl")
+    played = [e for e in episodes if e["phase"] == "train"]
+    assert {e["subset"]: e["horizon"] for e in played if e["step"] == 3} == {"Vowels": 2, "Consonants": 2}
+    counts = {name: sum(e["subset"] == name for e in played) // 4 for name in ("Vowels", "Consonants")}
+    assert counts == {"Vowels": 4, "Consonants": 4}  # what a third comes to in the first eight groups
+    assert {e["subset"]: e["horizon"] for e in episodes if e["phase"] == "eval"} == {"Vowels": 3, "Consonants": 1}
+    (before, after) = (row for row in rows_of(run) if row["phase"] == "eval")
+    assert {"Vowels/success/mean", f"{second}/success/mean"} <= before.keys() & after.keys()
+    assert sorted(row["tasks"] for row in (before, after)) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ([{"id": LETTERS}, {"id": LETTERS}], r"tasks\[1\] is called 'Toy/Letters' like tasks\[0\]"),
+        ([{"id": LETTERS, "weight": 0}], r"tasks\[0\].weight=0"),
+        ([{"id": LETTERS, "horizon": {"kind": "linear"}}], r"tasks\[0\].horizon="),
+        ([{"id": LETTERS, "subsets": ["Digits"]}], r"tasks\[0\].subsets: "),
+    ],
+)
+def test_a_list_of_scenarios_that_cannot_be_is_refused(
+    tiny_path: Path, tmp_path: Path, mix: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(from_dict({**settings(tiny_path, tmp_path / "run"), "tasks": mix}))
 
 
 def test_too_many_broken_episodes_stop_the_run(

@@ -4,7 +4,7 @@ import pytest
 
 from agentgym_envs.textcraft.env import TextCraftEnv
 from agentgym_train.config import Config, ConfigError, from_dict
-from agentgym_train.task_pools import draw, episode_seed, task_pools
+from agentgym_train.task_pools import draw, episode_seed, shares, task_pools
 
 
 def test_the_three_pools_are_disjoint_and_keep_to_the_splits() -> None:
@@ -50,16 +50,17 @@ def test_options_that_a_run_cannot_follow_are_refused(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_each_lap_covers_the_pool_in_an_order_of_its_own(count: int) -> None:
     pool = tuple("abcdefghijk")
-    drawn = [task for step in range(44 // count + 1) for task in draw(pool, step, count, seed=5)]
+    starts = range(0, 44 + count, count)
+    drawn = [task for start in starts for task in draw(pool, range(start, start + count), seed=5)]
     laps = ["".join(drawn[start : start + 11]) for start in range(0, 44, 11)]
     assert all(sorted(lap) == list(pool) for lap in laps)
     assert len(set(laps)) == 4
-    assert draw(pool, 2, count, seed=5) == drawn[2 * count : 3 * count]
-    assert draw(pool, 0, 11, seed=6) != draw(pool, 0, 11, seed=5)
+    assert draw(pool, range(2 * count, 3 * count), seed=5) == drawn[2 * count : 3 * count]
+    assert draw(pool, range(11), seed=6) != draw(pool, range(11), seed=5)
 
 
 def test_a_step_larger_than_the_pool_goes_on_with_the_next_lap() -> None:
-    assert sorted(draw(("a", "b"), 0, 5, seed=0))[:2] == ["a", "a"]
+    assert sorted(draw(("a", "b"), range(5), seed=0))[:2] == ["a", "a"]
 
 
 def test_episode_seeds_differ_by_purpose() -> None:
@@ -67,3 +68,13 @@ def test_episode_seeds_differ_by_purpose() -> None:
     assert len(seeds) == 4
     assert all(0 <= seed < 2**32 for seed in seeds)
     assert episode_seed(0, 1, 2) == episode_seed(0, 1, 2)
+
+
+def test_shares_follow_the_weights_and_leave_no_place_out() -> None:
+    steps = [shares([3, 1], step, 4) for step in range(50)]
+    for own, expected in zip(zip(*steps, strict=True), (150, 50), strict=True):
+        assert [place for places in own for place in places] == list(range(sum(map(len, own))))
+        assert abs(sum(map(len, own)) - expected) <= 2
+    assert all(sum(map(len, step)) == 4 for step in steps)
+    assert all(len(step[0]) in (2, 3, 4) for step in steps)  # from the first steps on
+    assert shares([1], 7, 4) == [range(28, 32)]

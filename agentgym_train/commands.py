@@ -127,6 +127,7 @@ def _run(config: Config, resume: bool) -> int:
     from agentgym_train.loop import train
     from agentgym_train.models import ModelError
     from agentgym_train.report import write_report
+    from agentgym_train.run_folder import FolderError
     from agentgym_train.stop import StopRequested
     from agentgym_train.update import NumericsError
     from agentgym_wrappers import WorkerError
@@ -137,7 +138,7 @@ def _run(config: Config, resume: bool) -> int:
     terminal.say(f"model: {config.model.path}   env: {envs}   seed: {config.seed}")
     try:
         summary = train(config, resume, terminal)
-    except (ConfigError, ModelError, ChatTemplateError, EngineError, NumericsError, WorkerError) as error:
+    except (ConfigError, ModelError, ChatTemplateError, EngineError, FolderError, NumericsError, WorkerError) as error:
         return _fail(error)
     except StopRequested as stop:
         return stop.exit_code

@@ -253,6 +253,12 @@ class Config:
     {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled."""
     checkpoint_every: int = 10
     """Steps between checkpoints (one is also written at the end and on Ctrl-C or SIGTERM)."""
+    keep_best: bool = False
+    """Keep the model of the best evaluation during or after training in the folder `best`, beside the newest."""
+    stall_seconds: int = 300
+    """Say what the run waits for when nothing has moved for so long; 0 never does."""
+    wandb: str = ""
+    """Project of Weights & Biases to log to, beside TensorBoard; empty for none."""
     max_error_share: float = 0.25
     """Largest share of a step's episodes that may end in an error before the run stops."""
     env: EnvConfig = field(default_factory=EnvConfig)

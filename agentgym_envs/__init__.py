@@ -32,6 +32,7 @@ _SCENARIOS = {
         ("NQ", "TriviaQA", "PopQA", "HotpotQA", "2WikiMultiHopQA", "MuSiQue", "Bamboogle"),
         20,
     ),
+    "WebArena": ("agentgym_envs.webarena.env:make", ("Shopping", "CMS", "Reddit", "GitLab"), 30),
 }
 # Subsets whose tasks take hundreds of turns.
 _MAX_TURNS = dict.fromkeys(("Grow", "InclinedPlane", "Genetics"), 1_000)

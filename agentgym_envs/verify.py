@@ -163,12 +163,19 @@ def _verify_deepsearch(folder: Path, console: Console) -> bool:
     return verify(folder, console)
 
 
+def _verify_webarena(folder: Path, console: Console) -> bool:
+    from agentgym_envs.webarena.verify import verify  # playwright may be missing
+
+    return verify(folder, console)
+
+
 # Scenario -> its sweep; `verify` needs an oracle and `available_actions`.
 SCENARIOS: dict[str, Callable[[Path, Console], bool]] = {
     "TextCraft": lambda folder, console: verify("TextCraft", folder, console),
     "BabyAI": _verify_babyai,
     "SciWorld": _verify_sciworld,
     "DeepSearch": _verify_deepsearch,
+    "WebArena": _verify_webarena,
 }
 
 

@@ -81,12 +81,16 @@ def group_advantages(
 
 
 def token_rewards(trajectory: Trajectory) -> Tensor:
-    """Rewards of a trajectory's sampled tokens, [sampled]: each turn's at the last token of its reply."""
+    """Rewards of a trajectory's sampled tokens, [sampled]: each turn's at the last token of its reply.
+
+    Of several trials the last one counts, as it does for `Trajectory.reward`.
+    """
     rewards = torch.zeros(trajectory.sampled)
     stop = 0
     for turn in trajectory.turns:
         stop += turn.stop - turn.start
-        rewards[stop - 1] += turn.reward
+        if turn.trial == trajectory.trials:
+            rewards[stop - 1] += turn.reward
     return rewards
 
 

@@ -62,9 +62,12 @@ class Chat:
         """Return the tokens up to the first reply.
 
         Args:
-            instruction: What the agent may do; the system message.
+            instruction: What the agent may do; the system message. Empty leaves the message out.
             observation: The task statement; the first user message.
         """
+        if not instruction:
+            before, _, after = self._render([("user", _OBSERVATION)], reply_follows=True).partition(_OBSERVATION)
+            return self._encode_around([before, after], [observation])
         text = self._render([("system", _INSTRUCTION), ("user", _OBSERVATION)], reply_follows=True)
         before, _, rest = text.partition(_INSTRUCTION)
         between, _, after = rest.partition(_OBSERVATION)

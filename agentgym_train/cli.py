@@ -13,6 +13,13 @@ USAGE = """usage: agentgym COMMAND [options]
 
   demo     train SmolLM2-135M on TextCraft, evaluate it and write a report (--quick: about ten minutes)
   train    train a language model: agentgym train --recipe textcraft-scaling --model.path FOLDER
+  sft      fine-tune on the oracle's episodes, on conversations, or on a run's own successes
+  dpo      prefer better episodes to worse ones of the same task (multi-turn DPO)
+  evol     AgentEvol: rounds of exploring, keeping what succeeded, and fine-tuning on it
+  eval     evaluate any model on held-out tasks: agentgym eval --model.path FOLDER --evaluate.horizon 20
+  plan-horizon
+           show a horizon schedule before it is used: agentgym plan-horizon --recipe textcraft-scaling
+  compact  make a small model for tests and studies, taught by a scenario's oracle
   report   write report.html for a run folder: agentgym report runs/textcraft-demo
   results  write a page that compares runs with different seeds: agentgym results RUN RUN RUN --out page.md
   doctor   show versions, and for each scenario and engine whether it can run here
@@ -39,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "demo": _demo,
         "train": _train,
+        "sft": _sft,
+        "dpo": _dpo,
+        "evol": _evol,
+        "eval": _eval,
+        "plan-horizon": _plan_horizon,
+        "compact": _compact,
         "report": _report,
         "results": _results,
         "doctor": _doctor,
@@ -81,6 +94,42 @@ def _train(arguments: list[str]) -> int:
     from agentgym_train.commands import train_command
 
     return train_command(arguments)
+
+
+def _sft(arguments: list[str]) -> int:
+    from agentgym_train.commands import sft_command
+
+    return sft_command(arguments)
+
+
+def _dpo(arguments: list[str]) -> int:
+    from agentgym_train.commands import dpo_command
+
+    return dpo_command(arguments)
+
+
+def _evol(arguments: list[str]) -> int:
+    from agentgym_train.commands import evol_command
+
+    return evol_command(arguments)
+
+
+def _eval(arguments: list[str]) -> int:
+    from agentgym_train.commands import eval_command
+
+    return eval_command(arguments)
+
+
+def _plan_horizon(arguments: list[str]) -> int:
+    from agentgym_train.plan_horizon import plan_horizon_command
+
+    return plan_horizon_command(arguments)
+
+
+def _compact(arguments: list[str]) -> int:
+    from agentgym_train.compact import compact_command
+
+    return compact_command(arguments)
 
 
 def _demo(arguments: list[str]) -> int:

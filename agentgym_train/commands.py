@@ -1,4 +1,4 @@
-"""The commands that need the trainer's packages.
+"""The commands that make, continue and describe runs.
 
 PyTorch and transformers are imported when a run begins, so that help and wrong usage answer at once.
 """
@@ -9,12 +9,29 @@ import dataclasses
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
-from agentgym_train.config import Config, ConfigError, load_recipe, recipe_names, stored_config
+from agentgym_train.config import (
+    Config,
+    ConfigError,
+    RunConfig,
+    TrainingConfig,
+    adopt,
+    load_recipe,
+    recipe_data,
+    recipe_names,
+    stored_config,
+    stored_data,
+)
+from agentgym_train.config_kinds import DPOConfig, EvalConfig, EvolConfig, SFTConfig
 from agentgym_train.terminal import Terminal, say_error
+
+if TYPE_CHECKING:
+    from agentgym_train.run import Run
+
+K = TypeVar("K", bound=RunConfig)
 
 
 @dataclasses.dataclass
@@ -59,29 +76,68 @@ def demo_command(arguments: list[str]) -> int:
 
 def train_command(arguments: list[str]) -> int:
     """`agentgym train`."""
+    return _training_command(
+        Config,
+        arguments,
+        "Train a language model on text environments by reinforcement learning: GRPO, RLOO, REINFORCE++ or PPO, under "
+        "a horizon that grows.",
+    )
+
+
+def sft_command(arguments: list[str]) -> int:
+    """`agentgym sft`."""
+    return _training_command(
+        SFTConfig,
+        arguments,
+        "Fine-tune a language model on episodes: the oracle's, those in a file of conversations (--data.path FILE), or "
+        "the good ones of a run (--data.path RUN_DIR/trajectories.jsonl). Held-out tasks are never trained on.",
+    )
+
+
+def dpo_command(arguments: list[str]) -> int:
+    """`agentgym dpo`."""
+    return _training_command(
+        DPOConfig,
+        arguments,
+        "Direct preference optimisation over multi-turn episodes: --pairs.path names a file of pairs (chosen, "
+        "rejected), or a run's trajectories.jsonl, of which the better and worse episodes of a task are paired. The "
+        "reference is the model as it is at the start.",
+    )
+
+
+def evol_command(arguments: list[str]) -> int:
+    """`agentgym evol`."""
+    return _training_command(
+        EvolConfig,
+        arguments,
+        "AgentEvol: rounds in which the model explores tasks, the episodes with a high score are kept, and the model "
+        "is fine-tuned on them and on the oracle's. The horizon may grow from round to round.",
+    )
+
+
+def eval_command(arguments: list[str]) -> int:
+    """`agentgym eval`."""
     try:
         recipe, rest = _take_option(arguments, "--recipe")
-        resume, rest = _take_option(rest, "--resume")
-        if resume is not None:
-            return _run(_resumed_config(resume, recipe, rest), resume=True)
-        default = Config() if recipe is None else load_recipe(recipe)
+        run, rest = _take_option(rest, "--run")
+        default = _evaluated(recipe, run)
     except ConfigError as error:
         return _fail(error)
-    description = (
-        "Train a language model on text environments.\n\n"
-        "  agentgym train --recipe NAME [options]      start from a recipe: "
-        f"{', '.join(recipe_names())}, or a YAML file\n"
-        "  agentgym train --resume RUN_DIR             continue a run exactly\n"
-        "  agentgym train --resume RUN_DIR --steps N   continue it to more steps\n\n"
-        "Every option below overrides the recipe."
+    config = _parse(
+        default,
+        rest,
+        "Evaluate a model on held-out tasks, without training. Prints success and score with their intervals by "
+        "scenario and subset; the folder holds them (summary.json, results.md) and every episode "
+        "(trajectories.jsonl).\n\n"
+        "  agentgym eval --model.path FOLDER_OR_ID --env.id AgentGym/TextCraft-v0 --evaluate.horizon 20\n"
+        "  agentgym eval --run RUN_DIR                  the newest checkpoint of a run, with the run's settings\n"
+        "  agentgym eval --recipe NAME --model.path ... the settings of a recipe\n"
+        "  agentgym eval --policy oracle                what the oracle (or random choice) reaches\n"
+        "  agentgym eval --tasks '[{id: AgentGym/TextCraft-v0}, {id: AgentGym/BabyAI-v0, evaluate_horizon: 30}]'\n\n"
+        "Every option below overrides these settings.",
     )
-    config = tyro.cli(
-        Annotated[Config, tyro.conf.arg(name="")],
-        prog="agentgym train",
-        description=description,
-        default=default,
-        args=rest,
-    )
+    if config.run_dir == EvalConfig().run_dir:
+        config.run_dir = _unused(config.run_dir)
     return _run(config, resume=False)
 
 
@@ -120,13 +176,47 @@ def results_command(arguments: list[str]) -> int:
     return 0
 
 
-def _run(config: Config, resume: bool) -> int:
+def _training_command(kind: type[TrainingConfig], arguments: list[str], what: str) -> int:
+    """Begin a run, from a recipe or from nothing, or continue one."""
+    name = kind.command
+    try:
+        recipe, rest = _take_option(arguments, "--recipe")
+        resume, rest = _take_option(rest, "--resume")
+        if resume is not None:
+            return _run(_resumed_config(kind, resume, recipe, rest), resume=True)
+        default = kind() if recipe is None else load_recipe(recipe, kind)
+    except ConfigError as error:
+        return _fail(error)
+    names = ", ".join(recipe_names(name))
+    description = (
+        f"{what}\n\n"
+        f"  agentgym {name} --recipe NAME [options]      start from a recipe: {names}, or a YAML file\n"
+        f"  agentgym {name} --resume RUN_DIR             continue a run exactly\n"
+        f"  agentgym {name} --resume RUN_DIR --{kind.longer} N   continue it to more {kind.longer}\n\n"
+        "Every option below overrides the recipe."
+    )
+    return _run(_parse(default, rest, description), resume=False)
+
+
+def _parse(default: K, arguments: list[str], description: str) -> K:
+    kind: Any = Annotated[type(default), tyro.conf.arg(name="")]
+    parsed: K = tyro.cli(
+        kind,
+        prog=f"agentgym {default.command}",
+        description=description,
+        default=default,
+        args=arguments,
+    )
+    return parsed
+
+
+def _run(config: RunConfig, resume: bool) -> int:
     _quiet_libraries()
     from agentgym_train.chat import ChatTemplateError
     from agentgym_train.engines import EngineError
-    from agentgym_train.loop import train
     from agentgym_train.models import ModelError
     from agentgym_train.report import write_report
+    from agentgym_train.run import drive
     from agentgym_train.run_folder import FolderError
     from agentgym_train.stop import StopRequested
     from agentgym_train.update import NumericsError
@@ -135,9 +225,10 @@ def _run(config: Config, resume: bool) -> int:
     terminal = Terminal()
     terminal.say(f"run folder: {config.run_dir}")
     envs = ", ".join(spec.id for spec in config.scenarios)
-    terminal.say(f"model: {config.model.path}   env: {envs}   seed: {config.seed}")
+    model = config.policy if isinstance(config, EvalConfig) and config.policy != "model" else config.model.path
+    terminal.say(f"model: {model}   env: {envs}   seed: {config.seed}")
     try:
-        summary = train(config, resume, terminal)
+        summary = drive(_kind_of(config), config, resume, terminal)
     except (ConfigError, ModelError, ChatTemplateError, EngineError, FolderError, NumericsError, WorkerError) as error:
         return _fail(error)
     except StopRequested as stop:
@@ -145,6 +236,8 @@ def _run(config: Config, resume: bool) -> int:
     except KeyboardInterrupt:
         say_error("stopped at once; the last checkpoint stands")
         return 130
+    if isinstance(config, EvalConfig):
+        return 0
     _say_result(summary, terminal)
     try:
         report = write_report(Path(config.run_dir))
@@ -155,9 +248,32 @@ def _run(config: Config, resume: bool) -> int:
     return 0
 
 
+def _kind_of(config: RunConfig) -> type[Run]:
+    """The kind of run that a configuration is for."""
+    if isinstance(config, SFTConfig):
+        from agentgym_train.sft import SFT
+
+        return SFT
+    if isinstance(config, DPOConfig):
+        from agentgym_train.dpo import DPO
+
+        return DPO
+    if isinstance(config, EvolConfig):
+        from agentgym_train.evol import Evol
+
+        return Evol
+    if isinstance(config, EvalConfig):
+        from agentgym_train.evaluation import Evaluation
+
+        return Evaluation
+    from agentgym_train.loop import Trainer
+
+    return Trainer
+
+
 def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     idle, steps = summary["steps_without_update"], summary["steps"]
-    if idle == steps:
+    if summary["command"] == Config.command and idle == steps:
         terminal.say(
             f"The model was never updated: in all {steps} steps the rewards of each group were equal. "
             "Give a longer warm start, easier tasks, or a model that can act.",
@@ -173,19 +289,41 @@ def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     terminal.say(f"model:  {summary['checkpoint']}")
 
 
-def _resumed_config(run_dir: str, recipe: str | None, rest: list[str]) -> Config:
-    steps, others = _take_option(rest, "--steps")
+def _resumed_config(kind: type[TrainingConfig], run_dir: str, recipe: str | None, rest: list[str]) -> TrainingConfig:
+    longer = kind.longer
+    given, others = _take_option(rest, f"--{longer}")
     if recipe is not None or others:
         raise ConfigError(
             f"--resume continues a run with its own configuration; {' '.join(others) or '--recipe'} cannot be given "
-            "beside it (--steps can)."
+            f"beside it (--{longer} can)."
         )
-    config = stored_config(Path(run_dir))
+    config = stored_config(Path(run_dir), kind)
     config.run_dir = run_dir
-    if steps is not None:
-        if not steps.isdecimal() or int(steps) < config.steps:
-            raise ConfigError(f"--steps {steps} is not accepted; the run has {config.steps}, give that or more.")
-        config.steps = int(steps)
+    if given is not None:
+        least = getattr(config, longer)
+        if not given.isdecimal() or int(given) < least:
+            raise ConfigError(f"--{longer} {given} is not accepted; the run has {least}, give that or more.")
+        setattr(config, longer, int(given))
+    return config
+
+
+def _evaluated(recipe: str | None, run: str | None) -> EvalConfig:
+    """The settings that an evaluation begins with: its own, a recipe's, or a run's with its newest checkpoint."""
+    if recipe is not None and run is not None:
+        raise ConfigError("--recipe and --run both say what to begin with; give one of them.")
+    if recipe is None and run is None:
+        return EvalConfig()
+    data = stored_data(Path(run)) if run is not None else recipe_data(str(recipe))
+    if isinstance(data, dict) and data.get("command", Config.command) != EvalConfig.command:
+        data.pop("run_dir", None)
+    config = adopt(data, EvalConfig)
+    if run is not None:
+        from agentgym_train.run_folder import newest_checkpoint
+
+        checkpoint = newest_checkpoint(Path(run))
+        if checkpoint is None:
+            raise ConfigError(f"--run {run}: there is no checkpoint yet.")
+        config.model.path, config.model.chat_template = str(checkpoint), ""
     return config
 
 

@@ -3,73 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
+import re
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import tyro
 import yaml
 
+from agentgym_train.plain_data import ConfigError as ConfigError
+from agentgym_train.plain_data import build, parse_yaml, plain, read_yaml
+
 RECIPES = Path(__file__).parent / "recipes"
-
-
-class ConfigError(ValueError):
-    """A configuration is not accepted; the message names the key, what was given and what is accepted."""
-
-
-_MOST_LEVELS = 32  # of a value inside another
-
-
-def _parse_yaml(text: str) -> Any:
-    """Read plain data, which an anchor may not make endless.
-
-    Raises:
-        ValueError: If it cannot be read; the message is one line.
-    """
-    try:
-        data = yaml.safe_load(text)
-        _check_levels(data, _MOST_LEVELS)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: such as a date that does not exist
-        raise ValueError(f"is not valid YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise ValueError(f"has more than {_MOST_LEVELS} levels, or an anchor that holds itself") from error
-    return data
-
-
-def _check_levels(value: Any, left: int) -> None:
-    if not left:
-        raise RecursionError
-    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_levels(entry, left - 1)
 
 
 def _from_yaml(args: list[str]) -> Any:
     try:
-        return _parse_yaml(args[0])
+        return parse_yaml(args[0])
     except ValueError as error:
         raise ValueError(f"{args[0]!r} {error}") from error
 
 
 def _to_yaml(value: Any) -> list[str]:
-    return [yaml.safe_dump(_plain(value), default_flow_style=True).removesuffix("\n...\n").strip()]
+    return [yaml.safe_dump(plain(value), default_flow_style=True).removesuffix("\n...\n").strip()]
 
 
 def _tasks_from_yaml(args: list[str]) -> tuple[TaskConfig, ...]:
-    return cast("tuple[TaskConfig, ...]", _build(tuple[TaskConfig, ...], _from_yaml(args), "tasks"))
+    return cast("tuple[TaskConfig, ...]", build(tuple[TaskConfig, ...], _from_yaml(args), "tasks"))
 
 
 # A value written as YAML on the command line, e.g. --horizon '{kind: linear, start: 4, ...}'.
-_Yaml = tyro.constructors.PrimitiveConstructorSpec(
+Yaml = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="YAML",
     instance_from_str=_from_yaml,
     is_instance=lambda _: True,
     str_from_instance=_to_yaml,
 )
-_TasksYaml = tyro.constructors.PrimitiveConstructorSpec(
+TasksYaml = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="YAML",
     instance_from_str=_tasks_from_yaml,
@@ -86,7 +58,7 @@ class EnvConfig:
     """Registered environment id."""
     subsets: tuple[str, ...] = ()
     """Subsets that tasks are taken from; empty means all."""
-    options: Annotated[dict[str, Any], _Yaml] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], Yaml] = field(default_factory=dict)
     """Further keyword arguments of the environment, as a YAML mapping."""
     formats: tuple[str, ...] = ("tags", "react", "fence", "bare")
     """Reply formats that the action parser accepts."""
@@ -123,6 +95,15 @@ class ModelConfig:
     """Jinja file that replaces the tokenizer's chat template; empty keeps it."""
     device: str = "auto"
     """Device such as cpu or cuda; auto takes the accelerator if there is one."""
+    lora_rank: int = 0
+    """Rank of an adapter that is trained instead of the weights (LoRA); 0 trains all weights."""
+    lora_alpha: float = 32.0
+    """The adapter's change is scaled by lora_alpha / lora_rank."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights; bfloat16 halves them and is for those under an adapter, which stays in float32."""
+    offload_reference: bool = False
+    """Keep the reference model on the CPU while it is not asked. With an adapter there is none: the reference is the
+    model without it."""
 
 
 @dataclass
@@ -142,15 +123,39 @@ class WarmStartConfig:
 
 
 @dataclass
-class RolloutConfig:
+class AgentConfig:
+    """How the model is asked to act; docs/agents.md describes each choice."""
+
+    name: str = "direct"
+    """direct, react, plan-then-act, reflect-after-failure, or module:attribute for a class of your own."""
+    options: Annotated[dict[str, Any], Yaml] = field(default_factory=dict)
+    """Keyword arguments of the agent, as a YAML mapping, such as {trials: 3}."""
+    last_turns: int = 0
+    """Turns that a prompt shows beside the task statement; 0 shows the whole history."""
+    constrained: bool = False
+    """Sample among the actions that the environment lists, and nothing else (scenarios that can list them)."""
+
+
+@dataclass
+class EngineConfig:
+    """What samples the replies; docs/engines.md compares the kinds."""
+
+    kind: Literal["hf", "vllm", "server"] = "hf"
+    """hf: the model itself, runs anywhere. vllm: vLLM in this process (make vllm). server: running vLLM servers."""
+    urls: tuple[str, ...] = ()
+    """server: address of each replica, such as http://127.0.0.1:8000."""
+    weights_dir: str = ""
+    """server: folder under which the servers read new weights; the path must be the same for them."""
+    memory_share: float = 0.3
+    """vllm: share of the accelerator's memory (without one, of the main memory) for weights and cache."""
+    timeout_s: float = 300.0
+    """Longest wait for a reply, for new weights, and for a server's answer, in seconds."""
+
+
+@dataclass
+class SamplingConfig:
     """How episodes are sampled."""
 
-    tasks_per_step: int = 4
-    """Groups per step."""
-    samples_per_task: int = 8
-    """Trajectories per group."""
-    temperature: float = 1.0
-    """Sampling temperature."""
     max_reply_tokens: int = 48
     """Largest number of sampled tokens a turn."""
     max_context: int = 2048
@@ -163,6 +168,22 @@ class RolloutConfig:
     """Wait for all environments before each turn: runs repeat to the last bit, but the slowest one sets the pace."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Weights of the sampling engine."""
+
+
+@dataclass
+class RolloutConfig(SamplingConfig):
+    """How groups of episodes are sampled."""
+
+    tasks_per_step: int = 4
+    """Groups per step."""
+    samples_per_task: int = 8
+    """Trajectories per group."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    max_lag: int = 0
+    """Steps that a group may be finished late, beside those of later steps; 0 lets every step wait for its own."""
+    late_share: float = 0.25
+    """With max_lag: share of a step's groups that need not be finished in it."""
 
 
 @dataclass
@@ -180,6 +201,9 @@ class AlgorithmConfig:
     """Upper clip range of the probability ratio."""
     importance_cap: float = 2.0
     """Largest weight that corrects for the difference between engine and trainer."""
+    engine_tolerance: float = 0.1
+    """Largest mean difference, in nats, between the log-probabilities of engine and trainer when training begins; a
+    run that exceeds it is stopped. In bfloat16 0.01 to 0.03 are usual."""
     kl_coef: float = 1e-3
     """Weight of the divergence from the reference model; 0 leaves it out."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -216,21 +240,29 @@ class OptimiserConfig:
     token_budget: int = 1024
     """Largest number of tokens in a packed row (memory grows with it)."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Mixed precision of the update; the weights stay in float32."""
+    """Mixed precision of the update; the weights stay in their type."""
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer, and compute the rest again for the gradient: less memory, more time."""
 
 
 @dataclass
-class EvaluateConfig:
-    """Evaluation on held-out tasks; its horizon does not follow the curriculum."""
+class HeldOutConfig:
+    """Which held-out tasks are played, and how."""
 
     tasks: int = 32
     """Held-out tasks."""
     samples: int = 4
     """Episodes per task."""
     horizon: int = 20
-    """Largest number of turns, the same at every evaluation."""
+    """Largest number of turns."""
     temperature: float = 1.0
     """Sampling temperature."""
+
+
+@dataclass
+class EvaluateConfig(HeldOutConfig):
+    """Evaluation on held-out tasks; its horizon does not follow the curriculum."""
+
     at_start: bool = True
     """Evaluate before the first step (after the warm start)."""
     every: int = 0
@@ -238,23 +270,16 @@ class EvaluateConfig:
 
 
 @dataclass
-class Config:
-    """A training run."""
+class RunConfig:
+    """What every kind of run has."""
 
-    run_dir: str = "runs/train"
+    command: ClassVar[str]
+    """Which `agentgym` command it is for; a file names it under the key `command`."""
+
+    run_dir: str = "runs/run"
     """Folder of the run; it must not hold another run unless resume is set."""
     seed: int = 0
     """Seed of everything random in the run."""
-    steps: int = 100
-    """Policy updates."""
-    horizon: Annotated[int | dict[str, Any], _Yaml] = 20
-    """Turns per episode during training: a number, or a schedule such as
-    {kind: linear, start: 4, increment: 2, every: 10, cap: 10}, {kind: staged, stages: [[0, 4], [0.5, 8]]} or
-    {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled."""
-    checkpoint_every: int = 10
-    """Steps between checkpoints (one is also written at the end and on Ctrl-C or SIGTERM)."""
-    keep_best: bool = False
-    """Keep the model of the best evaluation during or after training in the folder `best`, beside the newest."""
     stall_seconds: int = 300
     """Say what the run waits for when nothing has moved for so long; 0 never does."""
     wandb: str = ""
@@ -262,143 +287,205 @@ class Config:
     max_error_share: float = 0.25
     """Largest share of a step's episodes that may end in an error before the run stops."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    tasks: Annotated[tuple[TaskConfig, ...], _TasksYaml] = ()
+    tasks: Annotated[tuple[TaskConfig, ...], TasksYaml] = ()
     """Several scenarios in one run, instead of `env`: a list such as
     [{id: AgentGym/TextCraft-v0, weight: 2, horizon: 10}, {id: AgentGym/BabyAI-v0, subsets: [GoTo]}].
     An entry takes what `env` takes, and name, weight, horizon, evaluate_horizon. Numbers of tasks, such as
     warm_start.tasks and evaluate.tasks, are those of each scenario."""
     model: ModelConfig = field(default_factory=ModelConfig)
-    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rollout: SamplingConfig = field(default_factory=SamplingConfig)
+    evaluate: HeldOutConfig = field(default_factory=HeldOutConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as `from_dict` takes it."""
-        plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(_plain(self)))
-        return plain
+        return {"command": self.command, **yaml.safe_load(yaml.safe_dump(plain(self)))}
 
     @property
     def scenarios(self) -> tuple[TaskConfig, ...]:
         """What `tasks` lists, or `env` alone."""
         return self.tasks or (TaskConfig(**vars(self.env)),)
 
+    @property
+    def oracle_tasks(self) -> int:
+        """Training tasks of each scenario that are kept for the oracle, and not explored."""
+        return 0
 
-def from_dict(data: dict[str, Any]) -> Config:
-    """Build a configuration from plain data.
+    @property
+    def imitates_oracle(self) -> bool:
+        """Whether the oracle's episodes are trained on."""
+        return self.oracle_tasks > 0
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """How many training tasks are rolled out at a time, and how many episodes of each."""
+        return 0, 0
+
+
+@dataclass
+class TrainingConfig(RunConfig):
+    """What every kind of run that changes a model has."""
+
+    longer: ClassVar[str]
+    """The number that a finished run may be continued to more of."""
+
+    horizon: Annotated[int | dict[str, Any], Yaml] = 20
+    """Turns per episode during training: a number, or a schedule such as
+    {kind: linear, start: 4, increment: 2, every: 10, cap: 10}, {kind: staged, stages: [[0, 4], [0.5, 8]]} or
+    {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints (one is also written at the end and on Ctrl-C or SIGTERM)."""
+    keep_best: bool = False
+    """Keep the model of the best evaluation during or after training in the folder `best`, beside the newest."""
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps over which a staged horizon is spread; 1 while it is not known yet."""
+        return 1
+
+
+@dataclass
+class Config(TrainingConfig):
+    """A run of online reinforcement learning."""
+
+    command: ClassVar[str] = "train"
+    longer: ClassVar[str] = "steps"
+
+    run_dir: str = "runs/train"
+    """Folder of the run; it must not hold another run unless resume is set."""
+    steps: int = 100
+    """Policy updates."""
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+
+    @property
+    def oracle_tasks(self) -> int:
+        """Those of the warm start."""
+        return self.warm_start.tasks if self.warm_start.kind == "oracle" else 0
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Those of a step."""
+        return self.rollout.tasks_per_step, self.rollout.samples_per_task
+
+    @property
+    def total_steps(self) -> int:
+        """All steps."""
+        return self.steps
+
+
+K = TypeVar("K", bound=RunConfig)
+
+
+@typing.overload
+def from_dict(data: dict[str, Any]) -> Config: ...
+@typing.overload
+def from_dict(data: dict[str, Any], kind: type[K]) -> K: ...
+
+
+def from_dict(data: dict[str, Any], kind: type[RunConfig] = Config) -> RunConfig:
+    """Build the configuration of a kind of run from plain data.
 
     Raises:
-        ConfigError: If a key is unknown or a value has the wrong type.
+        ConfigError: If a key is unknown, a value has the wrong type, or the data are for another kind.
     """
-    config: Config = _build(Config, data, "")
+    if isinstance(data, dict) and (given := data.get("command", kind.command)) != kind.command:
+        raise ConfigError(f"command: {given!r} is for `agentgym {given}`, not for `agentgym {kind.command}`.")
+    own = {key: value for key, value in data.items() if key != "command"} if isinstance(data, dict) else data
+    config: RunConfig = build(kind, own, "")
     return config
 
 
-def load_recipe(name: str) -> Config:
+def adopt(data: dict[str, Any], kind: type[K]) -> K:
+    """Build the configuration of a kind of run from what it has in common with that of another kind.
+
+    Raises:
+        ConfigError: If a value has the wrong type.
+    """
+    config: K = build(kind, _common(data, kind), "")
+    return config
+
+
+@typing.overload
+def load_recipe(name: str) -> Config: ...
+@typing.overload
+def load_recipe(name: str, kind: type[K]) -> K: ...
+
+
+def load_recipe(name: str, kind: type[RunConfig] = Config) -> RunConfig:
     """Load a recipe.
 
     Args:
         name: Name of a recipe of the package (see `recipe_names`), or path of a YAML file.
+        kind: Which kind of run it must be for.
 
     Raises:
         ConfigError: If there is none, or its content is not accepted.
     """
+    return from_dict(recipe_data(name), kind)
+
+
+def recipe_data(name: str) -> Any:
+    """Read a recipe (see `load_recipe`) as plain data.
+
+    Raises:
+        ConfigError: If there is none, or it is not valid YAML.
+    """
     path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     try:
-        data = _read(path)
+        data = read_yaml(path)
     except OSError as error:
         raise ConfigError(
             f"--recipe {name!r} is neither a recipe of the package ({', '.join(recipe_names())}) nor a YAML file "
             f"({error.strerror})."
         ) from error
-    return from_dict({} if data is None else data)
+    return {} if data is None else data
 
 
-def stored_config(run_dir: Path) -> Config:
+def stored_config(run_dir: Path, kind: type[K]) -> K:
     """Read the configuration of the run in a folder.
 
     Raises:
-        ConfigError: If there is none, or it is not accepted.
+        ConfigError: If there is none, it is not accepted, or the run is of another kind.
+    """
+    data = stored_data(run_dir)
+    if isinstance(data, dict) and (command := data.get("command", "train")) != kind.command:
+        raise ConfigError(
+            f"{run_dir} holds a run of `agentgym {command}`; continue it with: agentgym {command} --resume {run_dir}"
+        )
+    return from_dict(data, kind)
+
+
+def stored_data(run_dir: Path) -> Any:
+    """Read the configuration of the run in a folder as plain data.
+
+    Raises:
+        ConfigError: If there is none, or it is not valid YAML.
     """
     try:
-        return from_dict(_read(run_dir / "config.yaml"))
+        return read_yaml(run_dir / "config.yaml")
     except OSError as error:
-        raise ConfigError(f"there is no run to resume in {run_dir}: config.yaml cannot be read ({error}).") from error
+        raise ConfigError(f"there is no run in {run_dir}: config.yaml cannot be read ({error}).") from error
 
 
-def recipe_names() -> list[str]:
-    """Names of the package's recipes."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+def recipe_names(command: str = "") -> list[str]:
+    """Names of the package's recipes; if a command is given, of those for it."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml") if command in ("", _command_of(path)))
 
 
-def _read(path: Path) -> Any:
-    """Read a YAML file."""
-    try:
-        return _parse_yaml(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error}).") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} {error}.") from error
+def _command_of(recipe: Path) -> str:
+    found = re.search(r"^command: *(\w+)", recipe.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else "train"
 
 
-def _build(kind: Any, value: Any, where: str) -> Any:
-    """Check plain data against a type and turn it into an instance."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where or 'the configuration'} must be a mapping, not {value!r}.")
-        hints = typing.get_type_hints(kind)
-        names = [entry.name for entry in dataclasses.fields(kind)]
-        prefix = f"{where}." if where else ""
-        for key in value:
-            if key not in names:
-                near = difflib.get_close_matches(str(key), names, n=1)
-                hint = f" Did you mean {prefix}{near[0]}?" if near else ""
-                raise ConfigError(f"unknown key {prefix}{key}; accepted are {', '.join(names)}.{hint}")
-        return kind(**{key: _build(hints[key], entry, f"{prefix}{key}") for key, entry in value.items()})
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        for option in args:
-            try:
-                return _build(option, value, where)
-            except ConfigError:
-                continue
-        raise ConfigError(f"{where}={value!r} is not accepted; give one of: {_named(kind)}.")
-    if origin is Literal:
-        if value in args:
-            return value
-        raise ConfigError(f"{where}={value!r} is not accepted; give one of: {', '.join(map(str, args))}.")
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = args[:1] * len(value) if args[-1] is Ellipsis else args
-        if len(kinds) != len(value):
-            raise ConfigError(f"{where} takes {len(kinds)} values, not {value!r}.")
-        return tuple(_build(kind, entry, where) for kind, entry in zip(kinds, value, strict=True))
-    if origin is dict and isinstance(value, dict):
-        return value
-    if kind is float and isinstance(value, str):  # YAML reads 5e-5 as a string
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise ConfigError(f"{where}={value!r} is not accepted; give {_named(kind)}.")
-
-
-def _named(kind: Any) -> str:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return " or ".join(map(_named, typing.get_args(kind)))
-    return getattr(kind, "__name__", str(kind))
-
-
-def _plain(value: Any) -> Any:
-    """Return the same as mappings and lists, as YAML and `from_dict` take them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = vars(value)
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
+def _common(data: Any, kind: type) -> Any:
+    """What of a mapping are fields of a dataclass, and of those that are mappings in turn."""
+    if not (isinstance(data, dict) and dataclasses.is_dataclass(kind)):
+        return data
+    hints = typing.get_type_hints(kind)
+    names = {entry.name for entry in dataclasses.fields(kind)} & data.keys()
+    return {name: _common(data[name], hints[name]) for name in names}

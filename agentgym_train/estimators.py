@@ -68,22 +68,38 @@ def token_advantages(
     if algorithm.name not in KL_IN_REWARD:
         by_trajectory = torch.tensor(own)
         return [by_trajectory[row.owners] for row in rows], []
-    advantages: list[Tensor] = []
-    targets: list[Tensor] = []
-    for number, row in enumerate(rows):
-        cost = torch.zeros(len(row.owners))
-        if reference is not None:
-            cost = algorithm.kl_coef * (row.logprobs - reference[number].cpu())
-        row_advantages, row_targets = torch.zeros_like(cost), torch.zeros_like(cost)
-        for owner in row.owners.unique().tolist():
-            mine = row.owners == owner
-            rewards = token_rewards(batch[owner]) - cost[mine]
-            if values is None:
-                row_advantages[mine] = returns_to_go(rewards)
-            else:
-                row_advantages[mine], row_targets[mine] = generalised_advantages(
-                    rewards, values[number][mine.to(values[number].device)].cpu(), algorithm.discount, algorithm.trace
-                )
-        advantages.append(row_advantages)
-        targets.append(row_targets)
-    return whitened(advantages), targets if values is not None else []
+    lengths = [trajectory.sampled for trajectory in batch]
+    costs = torch.zeros(sum(lengths))
+    if reference is not None:
+        apart = [row.logprobs - own.cpu() for row, own in zip(rows, reference, strict=True)]
+        costs = algorithm.kl_coef * _by_trajectory(apart, rows, lengths)
+    rewards = torch.cat([token_rewards(trajectory) for trajectory in batch]) - costs
+    if values is None:
+        flat = torch.cat([returns_to_go(own) for own in rewards.split(lengths)])
+        return whitened(_by_row(flat, rows, lengths)), []
+    estimated = _by_trajectory([own.cpu() for own in values], rows, lengths)
+    pairs = [
+        generalised_advantages(own_rewards, own_values, algorithm.discount, algorithm.trace)
+        for own_rewards, own_values in zip(rewards.split(lengths), estimated.split(lengths), strict=True)
+    ]
+    advantages, targets = (_by_row(torch.cat(flat), rows, lengths) for flat in zip(*pairs, strict=True))
+    return whitened(advantages), targets
+
+
+def _by_trajectory(pieces: Sequence[Tensor], rows: Sequence[Row], lengths: Sequence[int]) -> Tensor:
+    """Values of the trained tokens, given by row, in the order of trajectories and, in each, of its turns."""
+    values = torch.empty(sum(lengths))
+    for piece, where in zip(pieces, _where(rows, lengths), strict=True):
+        values[where] = piece
+    return values
+
+
+def _by_row(values: Tensor, rows: Sequence[Row], lengths: Sequence[int]) -> list[Tensor]:
+    """The inverse of `_by_trajectory`."""
+    return [values[where] for where in _where(rows, lengths)]
+
+
+def _where(rows: Sequence[Row], lengths: Sequence[int]) -> list[Tensor]:
+    """Per row, where each trained token stands when the trajectories' sampled tokens are put in a line, [n]."""
+    before = torch.tensor([0, *lengths]).cumsum(0)
+    return [before[row.owners] + row.places for row in rows]

@@ -7,8 +7,9 @@ packing.py, update.py, critic.py; what every kind of run has, in run.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +20,48 @@ from agentgym_train.adaptive_horizon import AdaptiveHorizon, Signals
 from agentgym_train.config import Config
 from agentgym_train.critic import Critic, estimates, update_critic
 from agentgym_train.estimators import KL_IN_REWARD, choose, token_advantages
+from agentgym_train.groups import Group, GroupsUnderWay
 from agentgym_train.memory import give_back
-from agentgym_train.metrics import batch_metrics, per_scenario
+from agentgym_train.metrics import batch_metrics, lag_metrics, per_scenario
 from agentgym_train.models import load_model
-from agentgym_train.packing import Row, pack
-from agentgym_train.run import Run, drive
+from agentgym_train.packing import Row
+from agentgym_train.run import TrainingRun, check_errors, drive
 from agentgym_train.run_folder import RunFolder, load_state
 from agentgym_train.scenario import Scenario
 from agentgym_train.stop import StopSignals
-from agentgym_train.supervised import fit
+from agentgym_train.supervised import warm_up
 from agentgym_train.task_pools import draw, episode_seed, shares
 from agentgym_train.terminal import Terminal
 from agentgym_train.trajectory import Episode, Trajectory
 from agentgym_train.update import learning_rate, make_optimiser, reference_logprobs, update_policy
+from agentgym_train.watchdog import Watchdog
 
 
-class Trainer(Run):
+class Trainer(TrainingRun):
     """A run of online reinforcement learning."""
 
-    command = "train"
+    config: Config
+    first_phase = "warm_start"
 
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignals, terminal: Terminal) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, stop: StopSignals, watchdog: Watchdog, terminal: Terminal
+    ) -> None:
         """Load everything (see `Run`)."""
-        super().__init__(config, folder, stop, terminal)
+        super().__init__(config, folder, stop, watchdog, terminal)
         self.reference: PreTrainedModel | None = None
         self.critic: Critic | None = None
         if folder.checkpoint is not None and folder.progress.phase == "train":
             self._make_critic(folder.checkpoint)
+        self.groups = {
+            scenario.name: GroupsUnderWay(
+                partial(scenario.begin, temperature=config.rollout.temperature),
+                config.rollout.max_lag,
+                config.rollout.late_share,
+            )
+            for scenario in self.scenarios
+        }
+        for name, groups in self.groups.items():
+            groups.restore(folder.progress.late.get(name, ()))
         self._told: dict[str, str] = {}  # what each adaptive horizon said last
 
     def run(self) -> dict[str, Any]:
@@ -56,29 +72,29 @@ class Trainer(Run):
         self._load_reference()
         if config.evaluate.at_start:
             self.evaluate("before")
-        for step in range(progress.step, config.steps):
-            if config.evaluate.every and step and step % config.evaluate.every == 0:
-                self.evaluate("between", f"between-{step}")
-            self.stop.check()
-            self.train_step(step)
-            progress.step = step + 1
-            if config.checkpoint_every and progress.step % config.checkpoint_every == 0:
-                self.save()
+        self.take_steps(config.steps, self.train_step, config.evaluate.every)
         self.evaluate("after", f"after-{config.steps}")
         self.save()
         return self.summary("finished")
+
+    def evaluate(self, name: str, key: str = "") -> None:
+        """Evaluate the policy (see `TrainingRun.evaluate`), once no episode of training is under way beside it."""
+        if (key or name) not in self.folder.progress.evaluated:
+            for scenario in self.scenarios:
+                self.work(scenario, "late episodes", self.groups[scenario.name].under_way)
+        super().evaluate(name, key)
 
     def train_step(self, step: int) -> None:
         """Choose tasks, roll out groups at the current horizon, score, update, log."""
         config = self.config
         with self.timed("rollout"):
-            parts = self._sample(step)
+            parts, lags = self._sample(step)
         trajectories = [trajectory for part in parts.values() for trajectory in part]
 
         chosen = choose(trajectories, config.algorithm)
         batch = [trajectory for trajectory, kept in zip(trajectories, chosen.trained, strict=True) if kept]
         own = [value for value, kept in zip(chosen.values, chosen.trained, strict=True) if kept]
-        rows = pack(batch, config.optimiser.token_budget)
+        rows = self.policy.pack(batch)
 
         lr = learning_rate(step, config.optimiser.lr, config.optimiser.warmup_steps)
         with self.saved_on_failure(step, batch):
@@ -97,6 +113,7 @@ class Trainer(Run):
             "lr": lr,
             **batch_metrics(trajectories, chosen, rows),
             **per_scenario(parts),
+            **lag_metrics(lags, sum(len(groups.under_way) for groups in self.groups.values())),
             **update,
             **{f"seconds/{phase}": self.seconds[phase] for phase in ("rollout", "reference", "update")},
         }
@@ -104,6 +121,8 @@ class Trainer(Run):
         self.folder.log_trajectories(t.to_row(step=step, phase="train", name="train") for t in trajectories)
         self.terminal.step(row, config.steps)
         self._adapt(row, parts)
+        for name, groups in self.groups.items():
+            self.folder.progress.late[name] = groups.state()
 
     def states(self) -> dict[str, dict[str, Any]]:
         """State dictionaries of a checkpoint: the optimiser's and the critic's."""
@@ -112,32 +131,45 @@ class Trainer(Run):
             states |= {"critic": self.critic.state_dict(), "critic_optimiser": self.critic_optimiser.state_dict()}
         return states
 
-    def _sample(self, step: int) -> dict[str, list[Trajectory]]:
+    def _sample(self, step: int) -> tuple[dict[str, list[Trajectory]], list[int]]:
         """Roll out the step's groups, and further ones while too few have differing rewards, if that is asked for.
 
         Leaving out groups without variance and sampling others is DAPO's dynamic sampling (arXiv 2503.14476,
         section 3.2).
 
         Returns:
-            By scenario, its trajectories.
+            By scenario, its trajectories; and for each group, how many steps ago it was begun.
         """
         count, algorithm = self.config.rollout.tasks_per_step, self.config.algorithm
         divided = shares([scenario.spec.weight for scenario in self.scenarios], step, count)
         parts: dict[str, list[Trajectory]] = {scenario.name: [] for scenario in self.scenarios}
+        lags: list[int] = []
         for attempt in range(algorithm.resample_rounds + 1):
             seed = f"{self.config.seed}" if attempt == 0 else f"{self.config.seed}/again/{attempt}"
             title = f"step {step + 1}" + (f", round {attempt + 1}" if attempt else "")
             first = attempt * count
             for scenario, places in zip(self.scenarios, divided, strict=True):
                 tasks = draw(scenario.pools.train, places, seed)
-                parts[scenario.name] += self.roll_out(scenario, title, self._groups(scenario, step, tasks, first))
+                groups = self.groups[scenario.name]
+                groups.begin(step, self._episodes(scenario, step, tasks, first))
+                done = self._finish(scenario, title, partial(groups.enough, step, len(tasks)))
+                parts[scenario.name] += [trajectory for group in done for trajectory in group.trajectories]
+                lags += [step - group.step for group in done]
                 first += len(tasks)
             chosen = choose([trajectory for part in parts.values() for trajectory in part], algorithm)
             if algorithm.name in KL_IN_REWARD or chosen.groups - chosen.zero_variance >= count:
                 break
-        return parts
+        return parts, lags
 
-    def _groups(self, scenario: Scenario, step: int, tasks: Sequence[str], first: int) -> list[Episode]:
+    def _finish(self, scenario: Scenario, title: str, until: Callable[[], bool]) -> list[Group]:
+        """Roll out a scenario's groups until it is enough, and take those that are finished."""
+        groups = self.groups[scenario.name]
+        self.work(scenario, title, groups.under_way, until)
+        done = groups.take()
+        check_errors([one for group in done for one in group.trajectories], self.config.max_error_share)
+        return done
+
+    def _episodes(self, scenario: Scenario, step: int, tasks: Sequence[str], first: int) -> list[Episode]:
         """Expand each task into a group of episodes that start from the same text."""
         seed, horizon = self.config.seed, scenario.schedule.horizon_at(step)
         return [
@@ -225,11 +257,7 @@ class Trainer(Run):
         config, warm, progress, policy = self.config, self.config.warm_start, self.folder.progress, self.policy
         if warm.kind == "oracle":
             with self.timed("warm_start"):
-                episodes = [one for scenario in self.scenarios for one in scenario.demonstrations(policy.chat)]
-                metrics = fit(self, "warm start", episodes, warm.lr, warm.batch_size, warm.epochs)
-            if metrics:
-                told = f"{len(episodes)} oracle episodes, loss {metrics['loss']:.3f} nats a token"
-                self.terminal.say(f"warm start: {told}")
+                warm_up(self, warm)
             policy.sync()
         policy.optimiser = make_optimiser(policy.model, config.optimiser)
         self._make_critic()

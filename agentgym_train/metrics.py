@@ -15,17 +15,29 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Means over episodes that did not end in an error."""
     counted = [trajectory for trajectory in trajectories if trajectory.end != "error"]
     turns = [turn for trajectory in counted for turn in trajectory.turns]
+    acted = [turn for turn in turns if turn.acted]
     ends = Counter(trajectory.end for trajectory in trajectories)
     return {
         "reward/mean": _mean([trajectory.reward for trajectory in counted]),
         "score/mean": _mean([trajectory.score for trajectory in counted]),
         "success/mean": _mean([float(trajectory.success) for trajectory in counted]),
-        "turns/mean": _mean([float(len(trajectory.turns)) for trajectory in counted]),
+        "turns/mean": len(acted) / len(counted) if counted else 0.0,
         "tokens/sampled": sum(trajectory.sampled for trajectory in counted),
         "tokens/reply_mean": _mean([float(turn.stop - turn.start) for turn in turns]),
-        "valid_action_share": _mean([float(turn.valid) for turn in turns]),
+        "valid_action_share": _mean([float(turn.valid) for turn in acted]),
         "cut_reply_share": _mean([float(turn.finish == "length") for turn in turns]),
         **{f"end/{end}": count for end, count in sorted(ends.items())},
+        **_trial_metrics(counted),
+    }
+
+
+def _trial_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Where the agent tries failed tasks again, how often, and what it would have had without."""
+    if all(trajectory.trials == 1 for trajectory in trajectories):
+        return {}
+    return {
+        "trials/mean": _mean([float(trajectory.trials) for trajectory in trajectories]),
+        "success/first_trial": _mean([float(t.success and t.trials == 1) for t in trajectories]),
     }
 
 
@@ -75,6 +87,11 @@ def per_scenario(parts: Mapping[str, Sequence[Trajectory]]) -> dict[str, Any]:
         if trajectories
         for key, value in {"horizon": trajectories[0].episode.horizon, **episode_metrics(trajectories)}.items()
     }
+
+
+def lag_metrics(lags: Sequence[int], late: int) -> dict[str, Any]:
+    """How many steps late groups were finished, and how many episodes are left to later steps."""
+    return {"lag/mean": _mean(lags), "lag/max": max(lags, default=0), "lag/episodes_left": late}
 
 
 def _mean(values: Sequence[float]) -> float:

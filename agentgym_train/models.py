@@ -7,6 +7,7 @@ carries as a GGUF file, into an ordinary Hugging Face folder in the cache (`make
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from agentgym_envs.cache import cache_dir
 from agentgym_train.chat import load_template
+from agentgym_train.lora import ADAPTER_CONFIG, AdapterError, has_adapter, load_adapter, merge_adapter, save_adapter
+from agentgym_train.packed_attention import PACKED_ATTENTION
 
 DEMO_MODEL = "smollm2-135m-instruct"
 
@@ -32,22 +35,26 @@ def demo_model_path() -> Path:
     return cache_dir("models", DEMO_MODEL)
 
 
-def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel:
-    """Load a causal language model in float32.
+def load_model(path: str, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Load a causal language model.
 
     Args:
-        path: A folder, a hub id, or `smollm2-135m-instruct` for the demo's model.
+        path: A folder, a hub id, or `smollm2-135m-instruct` for the demo's model. The folder of an adapter gives the
+            model that it was trained on with the adapter merged in.
         device: Where to put it; the CPU by default.
+        dtype: Type of the weights.
 
     Raises:
         ModelError: If it cannot be loaded.
     """
+    folder = Path(path).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        return _load_merged(folder, device, dtype)
     where = _resolve(path)
     try:
-        # Packed rows need an attention that takes boolean masks; "eager" would add them to the scores, unnoticed.
         loader: Any = AutoModelForCausalLM  # its annotations do not know output_loading_info
         loaded, report = loader.from_pretrained(
-            where, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+            where, dtype=dtype, attn_implementation=PACKED_ATTENTION, output_loading_info=True
         )
     except Exception as error:  # damaged files end in errors of many kinds
         reason = _one_line(error)
@@ -62,6 +69,14 @@ def load_model(path: str, device: torch.device | None = None) -> PreTrainedModel
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # the policy that is trained must be the one that was sampled from
     return cast(PreTrainedModel, loaded.to(device))
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model as a Hugging Face folder, or only its adapter if it has one."""
+    if has_adapter(model):
+        save_adapter(model, folder)
+    else:
+        model.save_pretrained(folder)
 
 
 def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBase:
@@ -82,6 +97,22 @@ def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBas
         raise ModelError(f"model.path={path!r} holds no tokenizer that can be loaded: {_one_line(error)}") from error
     load_template(tokenizer, chat_template)
     return tokenizer
+
+
+def _load_merged(folder: Path, device: torch.device | None, dtype: torch.dtype) -> PreTrainedModel:
+    """The model that an adapter was trained on, with the adapter merged in."""
+    try:
+        base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / ADAPTER_CONFIG} does not say which model it adapts: {_one_line(error)}") from error
+    model = load_model(str(base), device, dtype)
+    try:
+        load_adapter(model, folder)
+    except AdapterError as error:
+        raise ModelError(str(error)) from error
+    merge_adapter(model)
+    model.name_or_path = str(folder)  # where it is found again, should it get another adapter
+    return model
 
 
 def stop_tokens(model: PreTrainedModel) -> frozenset[int]:

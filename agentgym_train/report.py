@@ -34,6 +34,10 @@ _DARK = {
 _KEYS = {
     "warm_start": {"step", "time", "loss"},
     "train": {"step", "time", "horizon", "groups/total", "groups/zero_variance", "tokens/sampled"},
+    "sft": {"step", "time", "loss"},
+    "dpo": {"step", "time", "loss"},
+    "learn": {"step", "time", "loss"},
+    "explore": {"step", "time", "horizon", "success/mean"},
     "eval": {"step", "time", "name", "horizon", "temperature", "tasks", "samples", "success/mean"}
     | {"score/mean", "turns/mean", "valid_action_share"},
 }
@@ -41,7 +45,7 @@ _NUMBERS = ("step", "time")
 _EPISODE_KEYS = set("step phase name task goal subset horizon reward success end turns prompt".split())
 
 # What a run's time is counted under, in the order in which a run first comes to it.
-_PHASES = ("warm_start", "rollout", "reference", "update", "evaluate")
+_PHASES = ("data", "warm_start", "rollout", "reference", "update", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,12 @@ class Run:
     def train(self) -> list[Row]:
         """Rows of policy-gradient steps."""
         return [row for row in self.rows if row["phase"] == "train"]
+
+    @property
+    def learned(self) -> list[Row]:
+        """Rows of the steps of `agentgym sft`, `dpo` and `evol`, numbered through over all rounds."""
+        rows = [row for row in self.rows if row["phase"] in ("sft", "dpo", "learn")]
+        return [{**row, "step": number} for number, row in enumerate(rows)]
 
     @property
     def evaluations(self) -> list[Row]:
@@ -272,7 +282,7 @@ def _logged_seconds(rows: Sequence[Row]) -> dict[str, float]:
     """
     seconds: dict[str, float] = {}
     for earlier, row in zip([None, *rows], rows, strict=False):
-        if row["phase"] == "train":
+        if any(f"seconds/{phase}" in row for phase in _PHASES):
             spent = {phase: row[f"seconds/{phase}"] for phase in _PHASES if f"seconds/{phase}" in row}
         else:
             phase = "evaluate" if row["phase"] == "eval" else "warm_start"
@@ -329,6 +339,8 @@ def _plots(run: Run) -> list[dict[str, Any]]:
     ):
         if curves.has_data(train, key):  # a step without an update has none
             add(key, title, caption, plot(train))
+    if run.learned:
+        add("loss", "Loss", "Nats a token; of preferences, nats a pair.", curves.plot_warm_start(run.learned))
     if run.warm_start:
         add(
             "warm-start",
@@ -394,7 +406,7 @@ def _missing(run: Run, examples: Sequence[Example]) -> list[str]:
         missing.append("The run has not finished, or was stopped without a summary: there is no gain yet.")
     elif run.summary["status"] == "interrupted":
         missing.append("The run was interrupted before its last step.")
-    if not run.train:
+    if not (run.train or run.learned):
         missing.append("No training step is recorded yet.")
     missing += [f"There is no evaluation {name} training." for name in ("before", "after") if not run.evaluation(name)]
     if not examples:

@@ -1,42 +1,44 @@
-"""What every kind of run has: a policy, scenarios and a folder; evaluations, checkpoints, a summary."""
+"""What every kind of run has: scenarios, a sampler and a folder; if it trains, steps, evaluations and checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agentgym_train.adaptive_horizon import AdaptiveHorizon
 from agentgym_train.checks import check_config
-from agentgym_train.config import Config
+from agentgym_train.config import RunConfig, TrainingConfig
 from agentgym_train.engines import EngineError
 from agentgym_train.memory import give_back
 from agentgym_train.metrics import evaluation_metrics, per_scenario
-from agentgym_train.policy import load_policy
+from agentgym_train.policy import Policy, Sampler, load_policy, load_sampler
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.scenario import Scenario
 from agentgym_train.statistics import paired_bootstrap
 from agentgym_train.stop import StopRequested, StopSignals
-from agentgym_train.task_pools import episode_seed
 from agentgym_train.terminal import Terminal
 from agentgym_train.trajectory import Episode, Trajectory
 from agentgym_train.update import NumericsError
+from agentgym_train.watchdog import Watchdog
 
 
 class Run:
-    """One run. What it does stands in `run` of its kinds, such as `loop.Trainer`."""
+    """One run. What it does stands in `run` of its kinds, such as `loop.Trainer` and `evaluation.Evaluation`."""
 
-    command: ClassVar[str]
-    """Which `agentgym` command continues it."""
+    config: RunConfig
 
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignals, terminal: Terminal) -> None:
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, stop: StopSignals, watchdog: Watchdog, terminal: Terminal
+    ) -> None:
         """Load everything; the folder's newest checkpoint if it has one.
 
         Raises:
-            ConfigError, ModelError, ChatTemplateError: If something that the run needs is missing or wrong.
+            ConfigError, ModelError, ChatTemplateError, EngineError: If something that the run needs is missing or
+                wrong.
         """
         check_config(config)
         self.config, self.folder, self.stop, self.terminal = config, folder, stop, terminal
@@ -44,92 +46,190 @@ class Run:
             Scenario(config, spec, f"tasks[{place}]" if config.tasks else "env")
             for place, spec in enumerate(config.scenarios)
         ]
-        for scenario in self.scenarios:
-            if isinstance(scenario.schedule, AdaptiveHorizon) and scenario.name in folder.progress.horizons:
-                scenario.schedule.restore(folder.progress.horizons[scenario.name])
-        self.policy = load_policy(config, folder.checkpoint)
         self.seconds: dict[str, float] = {}  # by phase, of the last time that the phase ran
+        self.sampler = self.load()
         try:
-            for scenario in self.scenarios:
-                scenario.open(self.policy.engine, self.policy.chat, stop.check)
+            if self.sampler is not None:
+                for scenario in self.scenarios:
+                    scenario.open(self.sampler.engine, self.sampler.chat, stop.check, watchdog)
         except BaseException:
             self.close()
             raise
+
+    def load(self) -> Sampler | None:
+        """Load the model; None if no model acts."""
+        return load_sampler(self.config)
 
     def run(self) -> dict[str, Any]:
         """Go on from where the folder's checkpoint stands to the end; returns the summary."""
         raise NotImplementedError
 
+    def interrupted(self) -> str:
+        """Leave things in order after a stop; returns what to tell."""
+        return "stopped"
+
+    def roll_out(
+        self,
+        scenario: Scenario,
+        title: str,
+        episodes: Sequence[Episode],
+        temperature: float,
+        on_done: Callable[[Trajectory], None] = lambda _: None,
+    ) -> list[Trajectory]:
+        """Roll out episodes to their ends (see `work`); too many errors end the run."""
+        trajectories = scenario.begin(episodes, temperature)
+        self.work(scenario, title, trajectories, on_done=on_done)
+        check_errors(trajectories, self.config.max_error_share)
+        return trajectories
+
+    def work(
+        self,
+        scenario: Scenario,
+        title: str,
+        trajectories: Sequence[Trajectory],
+        until: Callable[[], bool] = lambda: False,
+        on_done: Callable[[Trajectory], None] = lambda _: None,
+    ) -> None:
+        """Roll out what a scenario has begun under a progress bar; a damaged model ends the run.
+
+        Args:
+            scenario: Whose episodes are rolled out.
+            title: Of the bar.
+            trajectories: Those that are under way.
+            until: Whether what is done is enough.
+            on_done: Called with each finished trajectory.
+        """
+        if not trajectories:
+            return
+        if len(self.scenarios) > 1:
+            title = f"{title}, {scenario.name}"
+        with self.terminal.bar(title, len(trajectories)) as advance:
+
+            def finished(trajectory: Trajectory) -> None:
+                on_done(trajectory)
+                advance()
+
+            try:
+                scenario.work(finished, until)
+            except EngineError as error:
+                episodes = [asdict(trajectory.episode) for trajectory in trajectories]
+                where = self.folder.save_failed_batch({"step": self.folder.progress.step, "episodes": episodes})
+                raise EngineError(f"{title}: {error} The episodes are in {where}.") from error
+        give_back()
+
+    def close(self) -> None:
+        """Close the environments and the engine."""
+        for scenario in self.scenarios:
+            scenario.close()
+        if self.sampler is not None:
+            self.sampler.engine.close()
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure wall time, for the step's row and the summary."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = time.perf_counter() - begin
+            spent = self.folder.progress.seconds
+            spent[phase] = spent.get(phase, 0.0) + self.seconds[phase]
+
+
+class TrainingRun(Run):
+    """A run that changes a model."""
+
+    config: TrainingConfig
+    first_phase: ClassVar[str]
+    """What the run begins with; steps are counted by phase."""
+
+    def __init__(
+        self, config: TrainingConfig, folder: RunFolder, stop: StopSignals, watchdog: Watchdog, terminal: Terminal
+    ) -> None:
+        """Load everything (see `Run`)."""
+        if folder.checkpoint is None:
+            folder.progress.phase = self.first_phase
+        super().__init__(config, folder, stop, watchdog, terminal)
+        for scenario in self.scenarios:
+            if isinstance(scenario.schedule, AdaptiveHorizon) and scenario.name in folder.progress.horizons:
+                scenario.schedule.restore(folder.progress.horizons[scenario.name])
+        if self.policy.packing_problem:
+            terminal.say(f"prompts are computed once for each episode: {self.policy.packing_problem}")
+
+    @property
+    def held_out_tasks(self) -> set[str]:
+        """Tasks that the run is evaluated on, and never trained on."""
+        return {task for scenario in self.scenarios for task in scenario.pools.test}
+
+    def load(self) -> Policy:
+        """Load the policy."""
+        self.policy = load_policy(self.config, self.folder.checkpoint)
+        return self.policy
+
+    def interrupted(self) -> str:
+        """Write a checkpoint and the summary so far."""
+        self.save()
+        self.summary("interrupted")
+        return f"stopped; continue with: agentgym {self.config.command} --resume {self.config.run_dir}"
+
+    def take_steps(self, total: int, step: Callable[[int], None], evaluate_every: int = 0) -> None:
+        """Take the steps of a phase that are left, with evaluations and checkpoints in between.
+
+        Args:
+            total: Steps of the whole phase.
+            step: Takes the step of a number.
+            evaluate_every: Steps between two evaluations; 0 for none.
+        """
+        config, progress = self.config, self.folder.progress
+        for number in range(progress.step, total):
+            if evaluate_every and number and number % evaluate_every == 0:
+                self.evaluate("between", f"between-{number}")
+            self.stop.check()
+            step(number)
+            progress.step = number + 1
+            if config.checkpoint_every and progress.step % config.checkpoint_every == 0:
+                self.save()
+
     def evaluate(self, name: str, key: str = "") -> None:
-        """Roll out held-out tasks at the evaluation horizon, once per key (by default the name)."""
-        config, progress, spec = self.config, self.folder.progress, self.config.evaluate
-        key = key or name
+        """Evaluate the policy on held-out tasks and log the result, once per key (by default the name)."""
+        config, progress, key = self.config, self.folder.progress, key or name
         if key in progress.evaluated:
             return
+        self.policy.sync()
+        # The same episodes at every evaluation and in every run: only the policy's sampling differs.
+        samples, temperature, seed = (
+            config.evaluate.samples,
+            config.evaluate.temperature,
+            f"{config.seed}/evaluate/{key}",
+        )
         with self.timed("evaluate"):
             parts = {
                 scenario.name: self.roll_out(
-                    scenario,
-                    f"evaluation {name}",
-                    [
-                        # The same episodes at every evaluation and in every run: only the policy's sampling differs.
-                        Episode(
-                            task,
-                            episode_seed("evaluate", task),
-                            sample,
-                            scenario.evaluate_horizon,
-                            f"{config.seed}/evaluate/{key}",
-                        )
-                        for task in scenario.pools.test
-                        for sample in range(spec.samples)
-                    ],
-                    spec.temperature,
+                    scenario, f"evaluation {name}", scenario.held_out(samples, seed), temperature
                 )
                 for scenario in self.scenarios
             }
         trajectories = [trajectory for part in parts.values() for trajectory in part]
-        step = progress.step
         row = {
-            "step": step,
+            "step": progress.step,
             "phase": "eval",
             "name": name,
             "time": time.time(),
             "horizon": max(scenario.evaluate_horizon for scenario in self.scenarios),
-            "temperature": spec.temperature,
+            "temperature": config.evaluate.temperature,
             **evaluation_metrics(trajectories),
             **per_scenario(parts),
         }
         self.folder.log(row)
-        self.folder.log_trajectories(t.to_row(step=step, phase="eval", name=name) for t in trajectories)
+        self.folder.log_trajectories(t.to_row(step=progress.step, phase="eval", name=name) for t in trajectories)
         progress.evaluated.append(key)
         if config.keep_best and name != "before" and row["success/mean"] > progress.best:
             progress.best = row["success/mean"]
             self.folder.save_best(self.policy.model, self.policy.tokenizer, row)
         self.terminal.say(
-            f"evaluation {name} (step {step}): success {row['success/mean']:.3f} on {row['tasks']} held-out tasks "
-            f"x {row['samples']} samples, {row['horizon']} turns, temperature {spec.temperature}"
+            f"evaluation {name} (step {progress.step}): success {row['success/mean']:.3f} on {row['tasks']} held-out "
+            f"tasks x {row['samples']} samples, {row['horizon']} turns, temperature {config.evaluate.temperature}"
         )
-
-    def roll_out(
-        self, scenario: Scenario, title: str, episodes: Sequence[Episode], temperature: float | None = None
-    ) -> list[Trajectory]:
-        """Roll out episodes under a progress bar; too many errors, or a damaged model, end the run."""
-        if not episodes:
-            return []
-        if temperature is None:
-            temperature = self.config.rollout.temperature
-        if len(self.scenarios) > 1:
-            title = f"{title}, {scenario.name}"
-        with self.terminal.bar(title, len(episodes)) as advance:
-            try:
-                trajectories = scenario.roll_out(episodes, temperature, lambda _: advance())
-            except EngineError as error:
-                content = {"step": self.folder.progress.step, "episodes": [asdict(episode) for episode in episodes]}
-                where = self.folder.save_failed_batch(content)
-                raise EngineError(f"{title}: {error} The episodes are in {where}.") from error
-        give_back()
-        _check_errors(trajectories, self.config.max_error_share)
-        return trajectories
 
     def save(self) -> None:
         """Write a checkpoint."""
@@ -149,12 +249,13 @@ class Run:
         config, progress = self.config, self.folder.progress
         results = progress.evaluations
         summary: dict[str, Any] = {
+            "command": config.command,
             "status": status,
             "env": ", ".join(scenario.spec.id for scenario in self.scenarios),
             "subsets": [subset for scenario in self.scenarios for subset in scenario.spec.subsets],
             "model": config.model.path,
             "seed": config.seed,
-            "steps": progress.step if progress.phase == "train" else 0,
+            "steps": progress.step if progress.phase != "warm_start" else 0,
             "steps_without_update": progress.steps_without_update,
             "horizon_eval": max(scenario.evaluate_horizon for scenario in self.scenarios),
             "seconds": progress.seconds,
@@ -169,14 +270,11 @@ class Run:
                     {task: first[task] for task in common}, {task: last[task] for task in common}
                 )
                 summary |= {"gain": gain, "gain_low": low, "gain_high": high}
+        elif "after" in results:
+            summary["after"] = results["after"]["success/mean"]
         summary["checkpoint"] = str(self.folder.checkpoint)
         self.folder.write_summary(summary)
         return summary
-
-    def close(self) -> None:
-        """Close the environments."""
-        for scenario in self.scenarios:
-            scenario.close()
 
     @contextmanager
     def saved_on_failure(self, step: int, batch: Sequence[Trajectory]) -> Iterator[None]:
@@ -191,45 +289,53 @@ class Run:
                 "learning rate."
             ) from error
 
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Measure wall time, for the step's row and the summary."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = time.perf_counter() - begin
-            spent = self.folder.progress.seconds
-            spent[phase] = spent.get(phase, 0.0) + self.seconds[phase]
 
+def drive(kind: type[Run], config: RunConfig, resume: bool, terminal: Terminal | None) -> dict[str, Any]:
+    """Make a run of a kind, or open it again, and carry it to its end.
 
-def drive(kind: type[Run], config: Config, resume: bool, terminal: Terminal | None) -> dict[str, Any]:
-    """Make a run of a kind, or open it again, and carry it to its end (see `loop.train`)."""
+    Args:
+        kind: The kind of run.
+        config: Its configuration; `run_dir` names the folder.
+        resume: Continue the run in that folder.
+        terminal: Where to show progress.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ConfigError, ModelError, ChatTemplateError, EngineError: Before anything is done, if the run cannot work.
+        EngineError, FolderError, NumericsError, WorkerError: If it cannot go on.
+        StopRequested: After Ctrl-C or SIGTERM, once everything is in order.
+    """
     terminal = terminal or Terminal()
     check_config(config)
-    folder = RunFolder(Path(config.run_dir), config, resume)
-    try:
-        with StopSignals() as stop:
-            try:
-                run = kind(config, folder, stop, terminal)
-            except Exception:
-                if not resume:
-                    folder.abandon()
-                raise
-            try:
-                return run.run()
-            except StopRequested:
-                run.save()
-                run.summary("interrupted")
-                terminal.say(f"stopped; continue with: agentgym {kind.command} --resume {config.run_dir}")
-                raise
-            finally:
-                run.close()
-    finally:
-        folder.close()
+    with ExitStack() as opened:
+        folder = RunFolder(Path(config.run_dir), config, resume)
+        opened.callback(folder.close)
+        stop = opened.enter_context(StopSignals())
+        watchdog = opened.enter_context(Watchdog(config.stall_seconds, terminal.say, folder.path / "stalls.txt"))
+        try:
+            run = kind(config, folder, stop, watchdog, terminal)
+        except Exception as error:
+            if not resume:
+                folder.abandon()
+            if isinstance(error, StopRequested):
+                terminal.say("stopped before anything was done")
+            raise
+        opened.callback(run.close)
+        try:
+            return run.run()
+        except StopRequested:
+            terminal.say(run.interrupted())
+            raise
 
 
-def _check_errors(trajectories: Sequence[Trajectory], limit: float) -> None:
+def check_errors(trajectories: Sequence[Trajectory], limit: float) -> None:
+    """End the run if too many episodes ended in an error.
+
+    Raises:
+        EngineError: If more than the share `limit` did.
+    """
     errors = [trajectory.error for trajectory in trajectories if trajectory.end == "error"]
     if len(errors) > limit * len(trajectories):
         raise EngineError(

@@ -22,7 +22,8 @@ import yaml
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agentgym_train.config import Config, ConfigError
+from agentgym_train.config import ConfigError, RunConfig, stored_data
+from agentgym_train.models import save_model
 from agentgym_train.trackers import Trackers
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
@@ -45,7 +46,7 @@ class Progress:
     """How far a run is; all of its state beside the weights and the optimiser.
 
     Attributes:
-        phase: `"warm_start"` or `"train"`.
+        phase: What the run is doing, such as `"warm_start"` or `"train"`.
         step: Completed steps of that phase.
         evaluated: Names of the evaluations that were done.
         evaluations: The newest row of each kind of evaluation.
@@ -53,7 +54,10 @@ class Progress:
         seconds: Seconds spent by phase.
         log_sizes: Bytes of the logs that belong to the state.
         horizons: By scenario, the state of its adaptive horizon.
+        late: By scenario, the groups that were left to later steps.
         best: Success rate of the best evaluation during or after training.
+        data: Fingerprint of the examples, where a run has some before it begins.
+        round: Completed rounds, where a run has rounds.
     """
 
     phase: str = "warm_start"
@@ -64,13 +68,16 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     log_sizes: dict[str, int] = field(default_factory=dict)
     horizons: dict[str, Any] = field(default_factory=dict)
+    late: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     best: float = -1.0
+    data: str = ""
+    round: int = 0
 
 
 class RunFolder:
     """Writes and reads one run's folder."""
 
-    def __init__(self, path: Path, config: Config, resume: bool) -> None:
+    def __init__(self, path: Path, config: RunConfig, resume: bool) -> None:
         """Create the folder, or open it again.
 
         Args:
@@ -153,7 +160,7 @@ class RunFolder:
                 os.fsync(log.fileno())
                 self.progress.log_sizes[name] = (self.path / name).stat().st_size
             with _whole(target) as partial:
-                model.save_pretrained(partial)
+                save_model(model, partial)
                 tokenizer.save_pretrained(partial)
                 for name, state in states.items():
                     _save_state(state, partial / f"{name}.pt")
@@ -170,7 +177,7 @@ class RunFolder:
             FolderError: If it cannot be written; the earlier one stands.
         """
         with self._told(), _whole(self.path / "best") as partial:
-            model.save_pretrained(partial)
+            save_model(model, partial)
             tokenizer.save_pretrained(partial)
             (partial / "evaluation.json").write_text(json.dumps(row, indent=2), encoding="utf-8")
 
@@ -181,7 +188,7 @@ class RunFolder:
             FolderError: If it cannot be written.
         """
         with self._told(), _whole(self.reference) as partial:
-            model.save_pretrained(partial)
+            save_model(model, partial)
             tokenizer.save_pretrained(partial)
 
     @property
@@ -192,7 +199,7 @@ class RunFolder:
     @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint."""
-        return max((self.path / "checkpoints").glob("step-*"), key=_time_written, default=None)
+        return newest_checkpoint(self.path)
 
     def save_failed_batch(self, content: dict[str, Any]) -> Path:
         """Write what a step was computing when it failed, for inspection."""
@@ -218,10 +225,12 @@ class RunFolder:
 
     def _refuse_another_run(self) -> None:
         if self._config.is_file():
-            raise ConfigError(
-                f"{self.path} already holds a run. Continue it with: agentgym train --resume {self.path}; "
-                "or give another --run-dir; or remove the folder."
+            stored = stored_data(self.path)
+            command = stored.get("command", "train") if isinstance(stored, dict) else "train"
+            go_on = (
+                f"Continue it with: agentgym {command} --resume {self.path}; or give" if command != "eval" else "Give"
             )
+            raise ConfigError(f"{self.path} already holds a run. {go_on} another --run-dir; or remove the folder.")
         logs = [name for name in _LOGS if (self.path / name).is_file() and (self.path / name).stat().st_size]
         parts = [name for name in ("checkpoints", "reference") if (self.path / name).exists()]
         if logs or parts:
@@ -300,6 +309,11 @@ def _whole(target: Path) -> Iterator[Path]:
     partial.rename(target)
     _sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def newest_checkpoint(path: Path) -> Path | None:
+    """The newest checkpoint in a run's folder."""
+    return max((path / "checkpoints").glob("step-*"), key=_time_written, default=None)
 
 
 def load_state(holder: Holder, checkpoint: Path, name: str, device: torch.device) -> None:

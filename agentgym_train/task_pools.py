@@ -13,7 +13,7 @@ import numpy as np
 
 import agentgym_envs  # noqa: F401  (registers the ids)
 from agentgym_envs import Task, TextEnv
-from agentgym_train.config import Config, ConfigError, TaskConfig
+from agentgym_train.config import ConfigError, RunConfig, TaskConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class TaskPools:
     test: tuple[str, ...]
 
 
-def task_pools(config: Config, spec: TaskConfig | None = None, where: str = "env") -> TaskPools:
+def task_pools(config: RunConfig, spec: TaskConfig | None = None, where: str = "env") -> TaskPools:
     """Divide a scenario's train and test splits for a run.
 
     The train split is put in the order of a hash of the ids; the first `warm_start.tasks` are for the warm
-    start, the rest for reinforcement learning. The first `evaluate.tasks` of the test split, in the same
-    order, are the held-out tasks.
+    start, the rest for what follows. The first `evaluate.tasks` of the test split, in the same order, are the
+    held-out tasks; all of it if that is 0.
 
     Args:
         config: The run's configuration.
@@ -59,18 +59,18 @@ def task_pools(config: Config, spec: TaskConfig | None = None, where: str = "env
         test = _hash_order([task for subset in subsets for task in table.select(subset, "test")])
     except ValueError as error:
         raise ConfigError(f"{where}.subsets: {error}") from error
-    warm = config.warm_start.tasks if config.warm_start.kind == "oracle" else 0
-    if len(train) - warm < config.rollout.tasks_per_step:
+    warm, (groups, _) = config.oracle_tasks, config.groups
+    if len(train) - warm < groups:
         raise ConfigError(
             f"{spec.id} has {len(train)} training tasks in these subsets; warm_start.tasks={warm} leaves "
             f"{max(0, len(train) - warm)} for reinforcement learning, fewer than "
-            f"rollout.tasks_per_step={config.rollout.tasks_per_step}. Lower one of them or add subsets."
+            f"rollout.tasks_per_step={groups}. Lower one of them or add subsets."
         )
     if len(test) < config.evaluate.tasks:
         raise ConfigError(
             f"evaluate.tasks={config.evaluate.tasks}, but {spec.id} has {len(test)} test tasks in these subsets."
         )
-    return TaskPools(train[:warm], train[warm:], test[: config.evaluate.tasks])
+    return TaskPools(train[:warm], train[warm:], test[: config.evaluate.tasks or None])
 
 
 def shares(weights: Sequence[float], step: int, count: int) -> list[range]:

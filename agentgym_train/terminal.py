@@ -18,19 +18,48 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_COLUMNS = (
-    # heading, key, format
-    ("horizon", "horizon", "{:d}"),
-    ("success", "success/mean", "{:.2f}"),
-    ("reward", "reward/mean", "{:.2f}"),
-    ("turns", "turns/mean", "{:.1f}"),
-    ("valid", "valid_action_share", "{:.2f}"),
-    ("no variance", "groups/zero_variance", "{:d}"),
-    ("KL", "kl", "{:.4f}"),
-    ("entropy", "entropy", "{:.3f}"),
-    ("rollout s", "seconds/rollout", "{:.1f}"),
-    ("update s", "seconds/update", "{:.1f}"),
-)
+# By phase: heading, key, format.
+_COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "train": (
+        ("horizon", "horizon", "{:d}"),
+        ("success", "success/mean", "{:.2f}"),
+        ("reward", "reward/mean", "{:.2f}"),
+        ("turns", "turns/mean", "{:.1f}"),
+        ("valid", "valid_action_share", "{:.2f}"),
+        ("no variance", "groups/zero_variance", "{:d}"),
+        ("KL", "kl", "{:.4f}"),
+        ("entropy", "entropy", "{:.3f}"),
+        ("rollout s", "seconds/rollout", "{:.1f}"),
+        ("update s", "seconds/update", "{:.1f}"),
+    ),
+    "explore": (
+        ("round", "round", "{:d}"),
+        ("horizon", "horizon", "{:d}"),
+        ("success", "success/mean", "{:.2f}"),
+        ("score", "score/mean", "{:.2f}"),
+        ("turns", "turns/mean", "{:.1f}"),
+        ("valid", "valid_action_share", "{:.2f}"),
+        ("kept", "kept", "{:d}"),
+        ("rollout s", "seconds/rollout", "{:.1f}"),
+    ),
+    "dpo": (
+        ("horizon", "horizon", "{:d}"),
+        ("loss", "loss", "{:.4f}"),
+        ("accuracy", "accuracy", "{:.2f}"),
+        ("margin", "margin", "{:.3f}"),
+        ("grad norm", "grad_norm", "{:.3f}"),
+        ("update s", "seconds/update", "{:.1f}"),
+    ),
+    "sft": (
+        ("horizon", "horizon", "{:d}"),
+        ("turns", "turns/mean", "{:.1f}"),
+        ("loss", "loss", "{:.4f}"),
+        ("tokens", "tokens", "{:.0f}"),
+        ("grad norm", "grad_norm", "{:.3f}"),
+        ("update s", "seconds/update", "{:.1f}"),
+    ),
+}
+_COLUMNS["learn"] = (("round", "round", "{:d}"), *_COLUMNS["sft"][2:])
 
 
 class _Output:
@@ -75,6 +104,7 @@ class Terminal:
         output = cast(IO[str], _Output(sys.stdout))
         self.console = Console(file=output, highlight=False, markup=False, emoji=False)
         self._lines = 0
+        self._phase = ""
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a line, perhaps in a style of rich's such as `bold red`."""
@@ -97,10 +127,13 @@ class Terminal:
             yield lambda: progress.advance(task)
 
     def step(self, row: dict[str, Any], steps: int) -> None:
-        """Print the line of a training step."""
+        """Print the line of a step, in the columns of its phase."""
+        columns = _COLUMNS[row["phase"]]
+        if row["phase"] != self._phase:
+            self._phase, self._lines = row["phase"], 0
         if self._lines % 20 == 0:
-            headings = "".join(f"{name:>13}" for name, _, _ in _COLUMNS)
+            headings = "".join(f"{name:>13}" for name, _, _ in columns)
             self.say(f"{'step':>9}{headings}", style="bold")
         self._lines += 1
-        cells = "".join(f"{form.format(row[key]) if key in row else '-':>13}" for _, key, form in _COLUMNS)
+        cells = "".join(f"{form.format(row[key]) if key in row else '-':>13}" for _, key, form in columns)
         self.say(f"{row['step'] + 1:>4}/{steps:<4}{cells}")

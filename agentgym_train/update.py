@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from agentgym_train.config import AlgorithmConfig, OptimiserConfig
 from agentgym_train.logprobs import autocast, token_logprobs
 from agentgym_train.losses import policy_loss, token_weights
+from agentgym_train.memory import set_update_mode
 from agentgym_train.packing import Row
 
 
@@ -20,12 +21,13 @@ class NumericsError(RuntimeError):
 
 
 def make_optimiser(model: torch.nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    """Make AdamW over all weights."""
+    """Make AdamW over all weights that are trained."""
     return torch.optim.AdamW(
-        model.parameters(),
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=config.lr,
         betas=config.betas,
         weight_decay=config.weight_decay,
+        fused=True,  # one pass over the weights: on a CPU four times as fast
     )
 
 
@@ -53,6 +55,7 @@ def update_policy(
     algorithm: AlgorithmConfig,
     optimiser_config: OptimiserConfig,
     check: Callable[[], None],
+    engine_tolerance: float = math.inf,
 ) -> dict[str, float]:
     """Take one optimiser step per pass over the batch.
 
@@ -71,15 +74,17 @@ def update_policy(
         algorithm: Clip ranges, KL, aggregation and number of passes.
         optimiser_config: Gradient clipping and precision.
         check: Called before each row of the first pass; may raise to abandon the step, which then leaves no trace.
+        engine_tolerance: Largest accepted `engine_difference`; of a batch that the policy as it is now has sampled,
+            numerics alone make it differ.
 
     Returns:
         Token-weighted means over all passes: `loss`, `kl`, `entropy`, `clip_fraction`, `ratio`,
         `importance`, `engine_difference` (mean absolute difference of the log-probabilities), `grad_norm`.
 
     Raises:
-        NumericsError: If anything is not finite.
+        NumericsError: If anything is not finite, or the engine differs too much; no step was taken then.
     """
-    model.eval()  # no dropout: the engine, which sampled the batch, had none
+    set_update_mode(model)
     sampled = torch.tensor(lengths)
     old: list[Tensor] = []
     totals: dict[str, float] = {}
@@ -120,6 +125,8 @@ def update_policy(
             }
             for name, values in measured.items():
                 totals[name] = totals.get(name, 0.0) + float((weights * values).sum()) / algorithm.epochs
+        if epoch == 0:
+            check_engine_agreement(totals["engine_difference"] * algorithm.epochs, engine_tolerance)
         norm = optimiser_step(model, optimiser, lr, optimiser_config)
         totals["grad_norm"] = totals.get("grad_norm", 0.0) + norm / algorithm.epochs
     return totals
@@ -141,7 +148,7 @@ def update_supervised(
     Raises:
         NumericsError: If anything is not finite.
     """
-    model.eval()  # no dropout: the engine, which sampled the batch, had none
+    set_update_mode(model)
     tokens = sum(len(row.targets) for row in rows)
     optimiser.zero_grad(set_to_none=True)
     total = 0.0
@@ -175,6 +182,24 @@ def optimiser_step(model: torch.nn.Module, optimiser: torch.optim.AdamW, lr: flo
         group["lr"] = lr
     optimiser.step()
     return norm
+
+
+def check_engine_agreement(difference: float, tolerance: float) -> None:
+    """Stop training on log-probabilities that are not the policy's.
+
+    Args:
+        difference: Mean absolute difference of the engine's log-probabilities and the trainer's, in nats a token.
+        tolerance: Largest accepted one.
+
+    Raises:
+        NumericsError: If it is larger.
+    """
+    if difference > tolerance:
+        raise NumericsError(
+            f"the engine's log-probabilities differ from the trainer's by {difference:.3g} nats a token on average, "
+            f"more than algorithm.engine_tolerance={tolerance:g}: the two have different weights, temperature or "
+            "precision. Try rollout.precision=float32, or raise the tolerance if the difference is meant"
+        )
 
 
 def require_finite(name: str, value: Tensor) -> None:

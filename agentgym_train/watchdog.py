@@ -58,6 +58,11 @@ class Watchdog:
             with self._lock:
                 self._what = None
 
+    def moved(self) -> None:
+        """Something has happened; the wait begins anew."""
+        with self._lock:
+            self._since, self._told = time.monotonic(), 0.0
+
     def _watch(self) -> None:
         while not self._end.wait(min(1.0, self._seconds / 4)):
             with self._lock:

@@ -1,7 +1,7 @@
 """Play action sequences in SciWorld or in the stock package, in a process of its own; prints what it took as JSON.
 
-`python -m benchmarks.sciworld_play KIND ENVS ENVS_PER_JVM EPISODES WARM_UP_STEPS` with KIND `ours`, `fast` or
-`stock`, and the sequences on its standard input: a JSON list of task, variation and actions.
+`python -m benchmarks.sciworld_play KIND ENVS ENVS_PER_JVM EPISODES WARM_UP_STEPS` with KIND `ours` or `stock`,
+and the sequences on its standard input: a JSON list of task, variation and actions.
 """
 
 import json
@@ -35,19 +35,18 @@ def gold_paths(count: int) -> list[tuple[str, int, list[str]]]:
     return found
 
 
-def _make(envs_per_jvm: int, deterministic: bool = True) -> Any:
+def _make(envs_per_jvm: int) -> Any:
     import gymnasium
 
     import agentgym_envs  # noqa: F401 (registers the ids)
 
-    id = "AgentGym/SciWorld-v0"
-    return cast(Any, gymnasium.make(id, envs_per_jvm=envs_per_jvm, deterministic=deterministic).unwrapped)
+    return cast(Any, gymnasium.make("AgentGym/SciWorld-v0", envs_per_jvm=envs_per_jvm).unwrapped)
 
 
-def ours(envs_per_jvm: int, deterministic: bool) -> Player:
+def ours(envs_per_jvm: int) -> Player:
     from agentgym_envs.sciworld import tasks
 
-    env = _make(envs_per_jvm, deterministic)
+    env = _make(envs_per_jvm)
 
     def begin(name: str, variation: int) -> None:
         env.reset(seed=0, options={"task": tasks.index_of(name, variation)})
@@ -78,8 +77,8 @@ def pss_mb(pids: set[int]) -> float:
 
 
 def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, warm_up: int, paths: list[Any]) -> dict[str, Any]:
-    """Play the paths in turn in each environment, one thread for each; warm-up steps are not measured."""
-    players = [stock() if kind == "stock" else ours(envs_per_jvm, kind == "ours") for _ in range(envs)]
+    """Play the paths in turn in each environment, one thread for each, after so many steps of warm-up in each."""
+    players = [stock() if kind == "stock" else ours(envs_per_jvm) for _ in range(envs)]
     steps, step_seconds, reset_seconds = [0] * envs, [0.0] * envs, [0.0] * envs
     memory: list[tuple[int, float]] = []
 
@@ -103,7 +102,7 @@ def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, warm_up: int, p
                 steps[number] += len(path)
                 if envs == 1 and episode % 10 == 0:
                     memory.append((episode, pss_mb(pids())))
-            elif done >= warm_up / envs:
+            elif done >= warm_up:
                 break
 
     for measured in (False, True) if warm_up else (True,):

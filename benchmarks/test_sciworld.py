@@ -58,9 +58,3 @@ def test_eight_environments() -> None:
     assert shared["PSS MB"] < 600
     assert shared["steps/s"] >= 0.9 * one["steps/s"]
     assert halves["steps/s"] >= 1.1 * one["steps/s"]
-
-
-@pytest.mark.timeout(7_200)
-def test_what_determinism_costs() -> None:
-    one, fast = played("ours", envs_per_jvm=1), played("fast", envs_per_jvm=1)
-    print("not deterministic, of the deterministic steps/s:", fast["steps/s"] / one["steps/s"])

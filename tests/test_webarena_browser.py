@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +23,7 @@ from agentgym_envs.webarena import grammar, host, packages, page
 from agentgym_envs.webarena.addresses import Addresses, RefusedAddress
 from agentgym_envs.webarena.env import WebArenaEnv
 from agentgym_envs.webarena.tasks import WebTask, web_task
+from tests.web_agent import act, find, gone, refused
 from tests.web_sites import WebSites
 
 ROOT = Path(__file__).parents[1]
@@ -72,49 +72,10 @@ def env(keeper: StubEnv) -> Iterator[StubEnv]:
     env.close()
 
 
-def find(env: StubEnv, what: str) -> str:
-    """The id of the first element whose line begins like this."""
-    match = re.search(rf"^ *\[(\d+)\] {re.escape(what)}", env._observation, re.MULTILINE)
-    assert match is not None, f"{what} is not in\n{env._observation}"
-    return match[1]
-
-
-def act(env: StubEnv, action: str, what: str = "") -> str:
-    """Carry out an action, on an element that is named by its line; return the observation."""
-    verb, _, rest = action.partition(" ")
-    observation, *_, info = env.step(f"{verb} [{find(env, what)}] {rest}" if what else action)
-    assert info["valid_action"], observation
-    return observation
-
-
-def refused(env: StubEnv, action: str) -> str:
-    observation, reward, terminated, truncated, info = env.step(action)
-    assert not info["valid_action"]
-    assert (reward, terminated, truncated) == (0.0, False, False)
-    assert "end" not in info
-    return observation
-
-
 def sites(env: StubEnv) -> WebSites:
     server = env._held._server
     assert isinstance(server, WebSites)
     return server
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pid: int, seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while running(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 # ---- what is seen --------------------------------------------------------------------------------------
@@ -181,8 +142,7 @@ def test_only_what_is_in_the_window() -> None:
     below = act(env, "scroll [down]")
     assert "'Line 0'" in top
     assert "'Line 0'" not in below
-    line = re.search(r"\[(\d+)\] StaticText '(Line \d+)'", below)
-    assert line is not None
+    *_, line = re.finditer(r"\[(\d+)\] StaticText '(Line \d+)'", below)
     assert "'Line 399'" not in below
     assert act(env, "goto [http://shopping/long]").count("StaticText") < 50
     assert "shows ids from 1 to" in refused(env, f"click [{line[1]}]")  # an id of the whole page, not shown now
@@ -208,6 +168,24 @@ def test_the_window_as_an_image() -> None:
     assert image.dtype == np.uint8
     assert len(np.unique(image)) > 10
     env.close()
+
+
+def test_inner_frames_are_part_of_the_page(env: StubEnv) -> None:
+    observation = act(env, "goto [http://shopping/framed]")
+    for line in ("Iframe 'Inside'", "RootWebArea 'Form'", "textbox 'Text' value: 'old'", "'Old text'", "button 'Deep'"):
+        assert line in observation
+    assert observation.index("'Outside'") < observation.index("'Search'") < observation.index("'Deep'")
+    assert "value: 'new'" in act(env, "type [new] [0]", "textbox 'Text'")
+    assert "checked: true" in act(env, "click", "checkbox 'Agree'")
+    assert "textbox value: 'Better'" in act(env, "type [Better] [0]", "textbox value: 'Old text'")
+    assert "Tab 0 (current): '1'" in act(env, "click", "button 'Deep'")
+    assert "'1 notes'" in act(env, "click", "button 'Send'")
+    shown = StubEnv(visible_only=True, window=(800, 250))
+    shown.reset(seed=0)
+    observation = act(shown, "goto [http://shopping/framed]")
+    assert "textbox 'Text'" in observation
+    assert "button 'Deep'" not in observation
+    shown.close()
 
 
 def test_text_in_quotes_stays_on_one_line() -> None:
@@ -521,8 +499,10 @@ def test_a_killed_driver_is_replaced(env: StubEnv) -> None:
     lonely.reset(seed=0)
     browser = lonely._held._browser
     assert browser is not None
-    parent = int(Path(f"/proc/{browser.pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(parent, signal.SIGKILL)
+    driver = browser.pid
+    while "/driver/node" not in Path(f"/proc/{driver}/cmdline").read_text():
+        driver = int(Path(f"/proc/{driver}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(driver, signal.SIGKILL)
     assert lonely.step("goto [http://shopping/]")[4]["fault_kind"] == "browser"
     assert HOME in lonely.reset(seed=0)[0]
     assert gone(browser.pid)
@@ -649,7 +629,7 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_browser_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
-    with pytest.raises(packages.SetupError, match="python -m playwright install --with-deps chromium"):
+    with pytest.raises(packages.SetupError, match="python -m playwright install --with-deps --only-shell chromium"):
         browsers.Browser(browsers.Settings(None))
 
 

@@ -46,6 +46,13 @@ ODD = """<title>Odd</title>
 <div style="position:absolute;inset:0;background:white"></div></div>
 <button onclick="for (;;) {{}}">Endless</button>"""
 
+FRAMED = """<title>Framed</title><h1>Outside</h1><div style="height:100px"></div>
+<iframe src=/form title=Inside width=600 height=300></iframe>
+<iframe srcdoc="<title>Text</title><body contenteditable=true><p>Old text</p>" title=Editor></iframe>
+<iframe srcdoc="<p>Middle
+<iframe srcdoc='<button onclick=&quot;top.document.title=1&quot;>Deep</button>'></iframe>"></iframe>
+<p>After"""
+
 
 class WebSites:
     """The sites of all tenants, served by a thread."""
@@ -111,6 +118,8 @@ class WebSites:
             return _reply(request, 200, FORM)
         if parts.path == "/odd":
             return _reply(request, 200, ODD.format(port=self.port))
+        if parts.path == "/framed":
+            return _reply(request, 200, FRAMED)
         if parts.path == "/whoami":
             return _reply(request, 200, f"<p>You are {request.headers.get('cookie', 'nobody')}")
         if parts.path == "/long":

@@ -150,8 +150,9 @@ class Connection:
 
     def _exchange(self, *commands: str) -> list[str]:
         """Send commands and read an answer to each."""
+        data = "".join(commands).encode()
         try:
-            self._socket.sendall("".join(commands).encode())
+            self._socket.sendall(data)
             lines = [self._line() for _ in commands]
             if not all(line.endswith(b"\n") for line in lines):
                 raise ConnectionResetError("it was closed by the other side")

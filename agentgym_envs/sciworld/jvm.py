@@ -27,14 +27,12 @@ class Settings(NamedTuple):
 
     Attributes:
         java: The program.
-        deterministic: Whether objects are ordered in the same way in every process.
         heap_mb: Largest heap.
         start_seconds: What its start may take.
         call_seconds: What the answer to a call may take.
     """
 
     java: Path
-    deterministic: bool
     heap_mb: int
     start_seconds: float
     call_seconds: float
@@ -42,13 +40,18 @@ class Settings(NamedTuple):
 
 def flags(settings: Settings) -> list[str]:
     """Return Java's options."""
-    given = [
+    young = max(16, settings.heap_mb // 10)  # more is not faster for one environment, but it is for eight
+    return [
         f"-Xmx{settings.heap_mb}m",
-        "-Xms32m",
-        "-Xmn16m",
+        f"-Xms{2 * young}m",
+        f"-Xmn{young}m",
         "-XX:MaxHeapFreeRatio=40",  # what a collection leaves free goes back to the system (see Simulator.trim)
         "-XX:+UseSerialGC",  # the other collectors keep more, and threads of their own
         "-XX:+ExitOnOutOfMemoryError",  # a full heap is a death that is noticed, not a state of unknown damage
+        # What Java itself has to say; the first lines of its standard output are for us.
+        "-Xlog:disable",
+        "-Xlog:all=warning:stderr",
+        "-XX:+DisplayVMOutputToStderr",
         "-XX:-UsePerfData",  # writes a file to the temporary folder
         "-XX:-CreateCoredumpOnCrash",
         f"-XX:ErrorFile={os.devnull}",
@@ -57,11 +60,11 @@ def flags(settings: Settings) -> list[str]:
         "-Dfile.encoding=UTF-8",
         # The simulator's random generator is saved and put back when the valid actions are listed.
         "--add-opens=java.base/java.util=ALL-UNNAMED",
+        # The simulator goes through sets of things in the order of their hashes. The class of nearly all of them
+        # gets one of its own (see `classfile`); the rest have Java's, which is drawn at random. With this, it is 1.
+        "-XX:+UnlockExperimentalVMOptions",
+        "-XX:hashCode=2",
     ]
-    if settings.deterministic:
-        # The simulator goes through sets of objects in the order of their identity hashes. With this, all are 1.
-        given += ["-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2"]
-    return given
 
 
 class Jvm:

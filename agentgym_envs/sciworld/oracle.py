@@ -6,6 +6,7 @@ Some of those paths measure wrongly and answer with the wrong box; then the othe
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from agentgym_envs.sciworld.simulator import Simulator, Variation
 
 # They take no time and change nothing, so a plan that was checked before them still holds.
 FREE = ("look around", "look", "inventory", "task")
+
+# An agent that went its own way may have done some steps of the path in other words. Where it cannot take that many of
+# them, one after the other, it is elsewhere, and the rest is not tried.
+MOST_SKIPPED = 3
 
 # Beyond that many actions, an agent that has left the path is not helped: they would all be played again.
 MOST_REPLAYED = 100
@@ -57,7 +62,7 @@ def solve(simulator: Simulator, variation: Variation, path: Sequence[str]) -> tu
         Fault: If the Java process died.
     """
     description, _ = simulator.begin(variation)
-    actions = [normal(action) for action in path]
+    actions = [sys.intern(normal(action)) for action in path]  # paths have most of them in common
     found = _played_to_success(simulator, actions)
     if found is None:
         for other in _other_answers(actions, description):
@@ -90,32 +95,53 @@ def plan(host: Host, variation: Variation, played: Sequence[str]) -> list[str]:
     Raises:
         Fault: If the Java process died.
     """
-    path = solution(host, variation)
-    if path is None:
-        return []
-    done, kept_to_it = 0, True
-    for action in played:
-        if done < len(path) and action == path[done]:
-            done += 1
-        elif action not in FREE:
-            kept_to_it = False
-    rest = path[done:]
-    if kept_to_it:
-        return list(rest)
+    rest, kept_to_it = rest_of_path(host, variation, played)
+    if kept_to_it or not rest:
+        return rest
     if len(played) > MOST_REPLAYED:
         return []
     with host.scratch() as simulator:
         simulator.begin(variation)
         for action in played:
             simulator.act(action)
-        return list(_played_to_success(simulator, rest) or ())
+        return list(_played_to_success(simulator, rest, MOST_SKIPPED) or ())
 
 
-def _played_to_success(simulator: Simulator, actions: Sequence[str]) -> tuple[str, ...] | None:
-    """Play until the task is done, and return the actions that were understood; None if it is not."""
+def rest_of_path(host: Host, variation: Variation, played: Sequence[str]) -> tuple[list[str], bool]:
+    """Return what is left of the solution of a variation, and whether all that was played is part of it or free.
+
+    Where not, nobody knows whether the rest still leads to the success.
+
+    Raises:
+        Fault: If the Java process died.
+    """
+    path = solution(host, variation) or ()
+    done, kept_to_it = 0, True
+    for action in played:
+        if done < len(path) and action == path[done]:
+            done += 1
+        elif action not in FREE:
+            kept_to_it = False
+    return list(path[done:]), kept_to_it
+
+
+def _played_to_success(
+    simulator: Simulator, actions: Sequence[str], most_skipped: int | None = None
+) -> tuple[str, ...] | None:
+    """Play until the task is done, and return the actions that were understood; None if it is not.
+
+    Args:
+        simulator: In the state where the actions begin.
+        actions: What to play.
+        most_skipped: Give up once so many in a row are not understood.
+    """
     done = []
+    skipped = 0
     for action in actions:
         reply = simulator.act(action)
+        skipped = 0 if reply.understood else skipped + 1
+        if skipped == most_skipped:
+            return None
         if reply.understood:
             done.append(action)
         if reply.solved:

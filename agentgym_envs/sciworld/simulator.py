@@ -15,7 +15,7 @@ from agentgym_envs.core import Fault
 from agentgym_envs.sciworld.bridge import BridgeError, Connection, JavaError, Ref
 from agentgym_envs.sciworld.grammar import STOP_WORDS
 from agentgym_envs.sciworld.jvm import Jvm
-from agentgym_envs.sciworld.packages import simulator_jar
+from agentgym_envs.sciworld.packages import THINGS, simulator_jar, things_with_hash_code
 from agentgym_envs.sciworld.routes import PLACES, walk_past_everything
 
 _NOT_UNDERSTOOD = "No known action matches that input."
@@ -217,6 +217,11 @@ class Simulator:
             return found
 
         self._runtime: Ref = java.call("java.lang.Runtime", "getRuntime")
+        # A class of the same package and loader, since only from one of those another may be defined.
+        neighbour = java.call(loader, "loadClass", f"{THINGS}$")
+        lookup = java.call("java.lang.invoke.MethodHandles", "lookup")
+        inside = java.call("java.lang.invoke.MethodHandles", "privateLookupIn", neighbour, lookup)
+        java.release(java.call(inside, "defineClass", things_with_hash_code()), inside, lookup, neighbour)
         server = java.call(loader, "loadClass", "scienceworld.runtime.pythonapi.PythonInterface")
         self._server: Ref = java.call(server, "newInstance")
         self._ids = singleton("util.UniqueIdentifier")

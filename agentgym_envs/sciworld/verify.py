@@ -2,13 +2,15 @@
 
 `python -m agentgym_envs.sciworld.verify` (part of `make verify`) writes a page by task and a table of variations to
 `docs/results/`. It takes an hour or two, so each row is kept in `runs/`: the same command goes on where the last one
-was stopped. Of the topics that AgentGym leaves out, where one path can take minutes, only a sample is played.
+was stopped, and from the table as it is if that was made with the same simulator and text. Of the topics that AgentGym
+leaves out, where one path can take minutes, only a sample is played.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -123,7 +125,7 @@ def summary(rows: Sequence[Row], data_hash: str) -> str:
         "Turns (of the oracle) and characters of the reset observation are median and maximum. A row for each",
         "variation is in `sciworld-tasks.csv`.",
         "",
-        f"Data: `{data_hash}`",
+        _data_line(data_hash),
         "",
         f"Played: {len(rows)} of {total} variations.",
         "",
@@ -161,42 +163,76 @@ def summary(rows: Sequence[Row], data_hash: str) -> str:
 
 
 def verify(folder: Path, console: Console, every: int = 1, runs: Path = _RUNS) -> bool:
-    """Play the paths that have no row in `runs` yet and write both files; return whether each solvable one succeeds."""
+    """Play the paths that have no row yet and write both files; return whether each solvable one succeeds.
+
+    Args:
+        folder: Where both files are, or will be.
+        console: Where to tell how it goes.
+        every: Play each task's first variation and every so many after it.
+        runs: Where rows are kept as soon as they are found.
+    """
+    data_hash = SciWorldEnv.data_hash()
+    page, table = folder / "sciworld-tasks.md", folder / "sciworld-tasks.csv"
+    kept = kept_rows(runs)
     rows = {}
-    runs.mkdir(parents=True, exist_ok=True)
-    kept = runs / f"sciworld-sweep-{packages.simulator_hash()}.csv"
-    if kept.exists():
-        with kept.open(encoding="utf-8", newline="") as file:
-            rows = {row.id: row for row in map(_row, csv.reader(file))}
+    if page.exists() and _data_line(data_hash) in page.read_text(encoding="utf-8").splitlines():
+        rows.update(_rows(table))
+    rows.update(_rows(kept))
     left = [index for index in chosen(every) if f"sciworld_{index}" not in rows]
-    jvm = Jvm(Settings(packages.find_java(), True, HEAP_MB, start_seconds=120, call_seconds=600))
+    if left:
+        rows.update(_played(left, kept, console))
+    found = [rows[task.id] for task in tasks.task_table() if task.id in rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    page.write_text(summary(found, data_hash), encoding="utf-8")
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(found)
+    unsolved = [row.id for row in found if not row.solved and tasks.task_table().find(row.id).solvable]
+    console.print(
+        f"SciWorld: of {len(found)} paths that were played {sum(row.solved for row in found)} succeed; see {page}"
+    )
+    if unsolved:
+        console.print(f"[red]marked solvable, but not solved:[/red] {', '.join(unsolved)}")
+    return not unsolved
+
+
+def kept_rows(runs: Path) -> Path:
+    """The file in which rows of the present simulator and text are kept."""
+    return runs / f"sciworld-sweep-{re.sub('[^a-z0-9]+', '-', SciWorldEnv.data_hash())}.csv"
+
+
+def _played(indices: Sequence[int], kept: Path, console: Console) -> dict[str, Row]:
+    """Play the paths of variations; each row is added to a file as soon as it is known."""
+    rows = {}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, start_seconds=120, call_seconds=600))
     try:
         simulator = Simulator(jvm)
         with kept.open("a", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            for index in track(left, "SciWorld: the simulator's paths", console=console):
+            for index in track(indices, "SciWorld: the simulator's paths", console=console):
                 row = sweep(simulator, index)
                 writer.writerow(row)
                 file.flush()
                 rows[row.id] = row
     finally:
         jvm.end()
-    found = [rows[task.id] for task in tasks.task_table() if task.id in rows]
-    folder.mkdir(parents=True, exist_ok=True)
-    page = summary(found, SciWorldEnv.data_hash())
-    (folder / "sciworld-tasks.md").write_text(page, encoding="utf-8")
-    with (folder / "sciworld-tasks.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(found)
-    unsolved = [row.id for row in found if not row.solved and tasks.task_table().find(row.id).solvable]
-    console.print(
-        f"SciWorld: of {len(found)} paths that were played {sum(row.solved for row in found)} succeed; "
-        f"see {folder / 'sciworld-tasks.md'}"
-    )
-    if unsolved:
-        console.print(f"[red]marked solvable, but not solved:[/red] {', '.join(unsolved)}")
-    return not unsolved
+    return rows
+
+
+def _data_line(data_hash: str) -> str:
+    return f"Data: `{data_hash}`"
+
+
+def _rows(path: Path) -> dict[str, Row]:
+    """Rows of a table, with or without a line of names, by their task; none if it is not there."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        # The last line may be half of one, where the process was killed.
+        lines = [cells for cells in csv.reader(file) if len(cells) == len(Row._fields) and cells[0] != "id"]
+    return {cells[0]: _row(cells) for cells in lines}
 
 
 def _row(cells: Sequence[str]) -> Row:

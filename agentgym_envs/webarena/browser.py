@@ -19,7 +19,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Playwright, async_playwright
 
 from agentgym_envs.core import Fault
-from agentgym_envs.webarena.packages import INSTALL_BROWSER, SetupError
+from agentgym_envs.webarena.packages import NO_BROWSER, SetupError
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ class Browser:
             )
         except PlaywrightError as error:
             if self.settings.chromium is None and "Executable doesn't exist" in str(error):
-                raise SetupError(f"WebArena needs a Chromium. Install one with: {INSTALL_BROWSER}") from error
+                raise SetupError(NO_BROWSER) from error
             raise Fault("browser", f"Chromium cannot be started: {str(error)[:500]}") from error
         chromium.on("disconnected", lambda _: self.forget())
         self._chromium = chromium

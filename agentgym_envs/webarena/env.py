@@ -54,6 +54,7 @@ class WebArenaEnv(TextEnv):
     verbs: ClassVar[Sequence[Verb]] = grammar.VERBS
     deterministic: ClassVar[bool] = False
     start_sites: ClassVar[host.StartSites] = staticmethod(start_sites)
+    traced: ClassVar[bool] = False  # whether sessions keep a record of their requests
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class WebArenaEnv(TextEnv):
         super().__init__(**options)
         self._look = Look(window[0], window[1], visible_only, max_chars, float(load_seconds))
         self._settings = browsers.Settings(packages.find_chromium(chromium), start_seconds, max_contexts)
-        self._held = _Held(type(self).start_sites, self._settings)
+        self._held = Held(type(self).start_sites, self._settings, self.traced)
         # For an environment that is never closed. At the end of this process everything ends by itself.
         weakref.finalize(self, _abandon, self._held).atexit = False
 
@@ -113,6 +114,15 @@ class WebArenaEnv(TextEnv):
     def web_task(cls, task: Task) -> WebTask:
         """Return what a task of the table asks for."""
         return tasks.web_task(tasks.embedded()[task.index])
+
+    @classmethod
+    def web_task_of_init(cls, init: Mapping[str, Any]) -> WebTask:
+        """Return what `options["init"]` asks for.
+
+        Raises:
+            ValueError: If it is not accepted.
+        """
+        return tasks.task_of_init(init)
 
     def oracle_action(self) -> str | None:
         """The next action of the task's plan on the page that the agent sees; None where it has none.
@@ -143,6 +153,14 @@ class WebArenaEnv(TextEnv):
         image = Image.open(io.BytesIO(self._held.call(session.screenshot())))
         return np.asarray(image.convert("RGB"))
 
+    def state_hash(self) -> str:
+        """Return a hash of everything that this environment's sites hold: databases, uploads, settings, clock.
+
+        Raises:
+            agentgym_envs.Fault: If the sites cannot be reached.
+        """
+        return self._held.tenant().state_hash()
+
     def close(self) -> None:
         """Close the tabs and leave the browser and the sites, which end with the last environment in them."""
         self._held.close()
@@ -152,7 +170,7 @@ class WebArenaEnv(TextEnv):
     # ---- the episode --------------------------------------------------------------------------------
 
     def _task_of_init(self, init: Mapping[str, Any]) -> Task:
-        subset = tasks.SUBSETS[tasks.task_of_init(init).sites[0]]
+        subset = tasks.SUBSETS[self.web_task_of_init(init).sites[0]]
         return Task(f"webarena-init_{_digest(json.dumps(init, sort_keys=True))[:8]}", -1, subset, "train", "custom")
 
     def _begin(self, task: Task, rng: random.Random, init: Mapping[str, Any] | None) -> Start:
@@ -183,7 +201,7 @@ class WebArenaEnv(TextEnv):
         self._held.close()
 
     def _task_at_hand(self, task: Task, init: Mapping[str, Any] | None) -> WebTask:
-        self._web = self.web_task(task) if init is None else tasks.task_of_init(init)
+        self._web = self.web_task(task) if init is None else self.web_task_of_init(init)
         return self._web
 
     def _open(self, cookies: Sequence[Mapping[str, Any]], storage: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -286,11 +304,12 @@ class WebArenaEnv(TextEnv):
         return True
 
 
-class _Held:
+class Held:
     """What an environment holds: a tenant of the sites, a place in a browser, and its session there."""
 
-    def __init__(self, start: host.StartSites, settings: browsers.Settings) -> None:
+    def __init__(self, start: host.StartSites, settings: browsers.Settings, traced: bool) -> None:
         self._start = start
+        self._traced = traced
         self._settings = settings
         self._server: SiteServer | None = None
         self._tenant: Tenant | None = None
@@ -330,7 +349,8 @@ class _Held:
         self._look = look
         self.version = self._browser.version.partition(".")[0]
         tenant = self.tenant()
-        opening = Session.open(self._browser, Addresses(tenant.origins), look, tenant.clock(), cookies, storage)
+        addresses = Addresses(tenant.origins)
+        opening = Session.open(self._browser, addresses, look, tenant.clock(), cookies, storage, self._traced)
         self.session = self._browser.call(opening, _OPEN_SECONDS)
         self._browser.opened_context()
 
@@ -383,7 +403,7 @@ class _Held:
             host.leave(server)
 
 
-def _abandon(held: _Held) -> None:
+def _abandon(held: Held) -> None:
     """Free what an environment held that is gone: in a thread, as this may be the browser's own."""
     threading.Thread(target=held.close, daemon=True).start()
 
@@ -396,3 +416,22 @@ def _playwright_cookie(cookie: Cookie) -> dict[str, Any]:
         "httpOnly": cookie.http_only,
         "sameSite": cookie.same_site,
     }
+
+
+def make(source: str = "embedded", **options: Any) -> WebArenaEnv:
+    """Make a WebArena environment; the registered ids call this.
+
+    Args:
+        source: `"embedded"` for the sites and tasks of this package, `"external"` for sites of the user's own.
+        options: As for `WebArenaEnv`, and for external sites as for `external_env.make_external`.
+
+    Raises:
+        ValueError: If an argument is not accepted.
+    """
+    if source == "embedded":
+        return WebArenaEnv(**options)
+    if source == "external":
+        from agentgym_envs.webarena.external_env import make_external
+
+        return make_external(**options)
+    raise ValueError(f"WebArena: unknown source {source!r}; accepted are 'embedded' and 'external'.")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+BELOW = " » "
 _NAMED = re.compile(r"\[\{(.+?)\}\]")
 
 
@@ -19,8 +20,10 @@ def next_action(plan: Sequence[Mapping[str, Any]], view: str) -> str | None:
 
     Args:
         plan: Rules `{"see": [lines], "do": action}`. A line is the beginning of one, without its id:
-            `link 'Orders'`; in an action, `[{link 'Orders'}]` is its id.
-        view: The page as the agent sees it, with the line of its address.
+            `link 'Orders'`; in an action, `[{link 'Orders'}]` is its id. `cell '17' » link 'View'` is the first
+            such link below the first such cell. `URL: ...` is the line of the address as a whole, and
+            `tab '...'` the beginning of a tab's title.
+        view: The page as the agent sees it, with the lines of its tabs and its address.
 
     Returns:
         The action, or None where no rule applies.
@@ -41,8 +44,16 @@ def _filled(view: str, action: str) -> str | None:
 
 
 def _number(view: str, line: str) -> str | None:
-    """Return the id of the first element whose line begins so; an empty text for the line of the address."""
+    """Return the id of the first element whose line begins so; an empty text for lines that have none."""
     if line.startswith("URL: "):
-        return "" if f"\n{line}\n" in view else None
-    match = re.search(rf"^ *\[(\d+)\] {re.escape(line)}(?=$| [a-z]+: )", view, re.MULTILINE)
-    return match[1] if match else None
+        return "" if f"\n{line}\n" in f"\n{view}\n" else None
+    if line.startswith("tab '"):
+        title = re.escape(line.removeprefix("tab ").removesuffix("'"))
+        return "" if re.search(rf"^Tab \d+(?: \(current\))?: {title}", view, re.MULTILINE) else None
+    start, number = 0, None
+    for part in line.split(BELOW):
+        match = re.compile(rf"^ *\[(\d+)\] {re.escape(part)}(?=$| [a-z]+: )", re.MULTILINE).search(view, start)
+        if match is None:
+            return None
+        start, number = match.end(), match[1]
+    return number

@@ -8,9 +8,14 @@ import shutil
 from pathlib import Path
 
 INSTALL = "pip install 'agentgym-suite[webarena]'"
-INSTALL_BROWSER = "python -m playwright install --with-deps chromium"
+INSTALL_BROWSER = "python -m playwright install --with-deps --only-shell chromium"
+NO_BROWSER = f"WebArena needs a Chromium. Install one with: {INSTALL_BROWSER}"
 CHROMIUM_VARIABLE = "CHROMIUM_PATH"
-_NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+# A headless shell first: it draws no windows, so contexts open in half the time and memory.
+_NAMES = (
+    *("chromium-headless-shell", "chrome-headless-shell"),
+    *("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"),
+)
 
 
 class SetupError(RuntimeError):
@@ -43,3 +48,30 @@ def find_chromium(given: str | None = None) -> Path | None:
                 raise ValueError(f"WebArena: {source}={name!r} is no program; give the path of a Chromium or Chrome.")
             return Path(found)
     return next((Path(found) for name in _NAMES if (found := shutil.which(name))), None)
+
+
+def chromium_or_raise() -> Path:
+    """Return the Chromium that is used, Playwright's own if there is no other.
+
+    Raises:
+        SetupError: If there is none, or no Playwright.
+        ValueError: If the one that CHROMIUM_PATH names does not exist.
+    """
+    check_playwright()
+    found = find_chromium()
+    if found is None:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            found = Path(playwright.chromium.executable_path)
+    if not found.exists():
+        raise SetupError(NO_BROWSER)
+    return found
+
+
+def has_chromium() -> bool:
+    """Whether there is a Chromium, and Playwright."""
+    try:
+        return chromium_or_raise().exists()
+    except (SetupError, ValueError):
+        return False

@@ -51,11 +51,13 @@ class Element(NamedTuple):
         node: Chromium's number of the node, valid as long as the page stays.
         role: Its role.
         name: Its name.
+        frame: Chromium's number of the inner frame that it is in; 0 for the page itself.
     """
 
     node: int
     role: str
     name: str
+    frame: int = 0
 
 
 class View(NamedTuple):
@@ -83,6 +85,7 @@ def read(
     shown_as: Callable[[str], str],
     visible: Set[int] | None = None,
     max_chars: int = 1 << 20,
+    frames: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
 ) -> View:
     """Write an accessibility tree as text.
 
@@ -94,11 +97,11 @@ def read(
         shown_as: How names and values are shown (hosts are replaced by the names of the sites).
         visible: Chromium's numbers of the nodes that are shown, or None for all.
         max_chars: Largest length of the text; where it would be longer, it ends with a marker.
+        frames: Trees of the inner frames, by Chromium's number of the node that holds each.
     """
-    by_id = {node["nodeId"]: node for node in tree}
     if not tree:
         return View("", {})
-    roots = _build(tree[0], by_id, shown_as)
+    roots = _Builder(shown_as, frames or {}).of_document(tree)
     for number, node in enumerate(_walk(roots), start=1):
         node.id = number
     lines = list(_lines(roots, visible, 0))
@@ -115,9 +118,9 @@ def read(
     return View("\n".join(kept), elements)
 
 
-def title(tree: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page's title."""
-    return _value(tree[0].get("name")).strip() if tree else ""
+def is_frame(node: Mapping[str, Any]) -> bool:
+    """Whether a node holds an inner frame."""
+    return _value(node.get("role")) in ("Iframe", "IframePresentational")
 
 
 def quote(text: str) -> str:
@@ -128,38 +131,68 @@ def quote(text: str) -> str:
     return "'" + plain.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _build(
-    node: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], shown_as: Callable[[str], str], depth: int = 0
-) -> list[_Node]:
-    """Return what is shown of a node: itself with its children, its children alone, or nothing."""
-    role = _value(node.get("role"))
-    if role in _DROPPED or depth > _MAX_DEPTH:
-        return []
-    name = shown_as(_value(node.get("name")))
-    hidden = node.get("ignored", False) or role in _LAYOUT or (role in _TRANSPARENT and not name.strip())
-    children: list[_Node] = []
-    if hidden or role not in _LEAVES:
-        for key in node.get("childIds", ()):
-            if key in by_id:
-                _join(children, _build(by_id[key], by_id, shown_as, depth + 1), by_id[key])
-    if hidden or (role in _INLINE and not name.strip()):
-        return children
-    if role == _TEXT:
-        return [_Node(Element(node.get("backendDOMNodeId", 0), role, name))] if name.strip() else []
-    name = name.strip()
-    if role == "row":
-        name = ""
-    if role in _NAMED_BY_CONTENT:
-        only_text = all(child.element.role in (_TEXT, *_PICTURES) and not child.children for child in children)
-        if only_text and not name:
-            name = " ".join(child.element.name.strip() for child in children)
-        if only_text:
-            children = [child for child in children if child.element.name.strip() not in name]
-        elif role in _CELLS:
+class _Builder:
+    """Makes of accessibility trees what is shown of them."""
+
+    def __init__(self, shown_as: Callable[[str], str], frames: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        self._shown_as = shown_as
+        self._frames = frames
+        self._frame = 0
+        self._by_id: Mapping[str, Mapping[str, Any]] = {}
+
+    def of_document(self, tree: Sequence[Mapping[str, Any]], frame: int = 0, depth: int = 0) -> list[_Node]:
+        """Return what is shown of a page, or of an inner frame with this number."""
+        outer = self._frame, self._by_id
+        self._frame, self._by_id = frame, {node["nodeId"]: node for node in tree}
+        try:
+            return self._of_node(tree[0], depth)
+        finally:
+            self._frame, self._by_id = outer
+
+    def _of_node(self, node: Mapping[str, Any], depth: int) -> list[_Node]:
+        """Return what is shown of a node: itself with its children, its children alone, or nothing."""
+        role = _value(node.get("role"))
+        if role in _DROPPED or depth > _MAX_DEPTH:
+            return []
+        name = self._shown_as(_value(node.get("name")))
+        if role == "generic" and _property(node, "editable") and _property(node, "focusable"):
+            role = "textbox"  # an editor of rich text
+        hidden = node.get("ignored", False) or role in _LAYOUT or (role in _TRANSPARENT and not name.strip())
+        children: list[_Node] = []
+        if hidden or role not in _LEAVES:
+            children = self._children(node, depth)
+        if hidden or (role in _INLINE and not name.strip()):
+            return children
+        if role == _TEXT:
+            return [self._node(node, role, name)] if name.strip() else []
+        name = name.strip()
+        if role == "row":
             name = ""
-    if (role in _PICTURES and not name) or (role in _ITEMS and not name and len(children) == 1):
+        if role in _NAMED_BY_CONTENT:
+            only_text = all(child.element.role in (_TEXT, *_PICTURES) and not child.children for child in children)
+            if only_text and not name:
+                name = " ".join(child.element.name.strip() for child in children)
+            if only_text:
+                children = [child for child in children if child.element.name.strip() not in name]
+            elif role in _CELLS:
+                name = ""
+        if (role in _PICTURES and not name) or (role in _ITEMS and not name and len(children) == 1):
+            return children
+        return [self._node(node, role, name, children)]
+
+    def _children(self, node: Mapping[str, Any], depth: int) -> list[_Node]:
+        children: list[_Node] = []
+        inner = self._frames.get(node.get("backendDOMNodeId", 0))
+        if inner:
+            children = self.of_document(inner, node["backendDOMNodeId"], depth + 1)
+        for key in node.get("childIds", ()):
+            if key in self._by_id:
+                _join(children, self._of_node(self._by_id[key], depth + 1), self._by_id[key])
         return children
-    return [_Node(Element(node.get("backendDOMNodeId", 0), role, name), _states(node, shown_as), children)]
+
+    def _node(self, node: Mapping[str, Any], role: str, name: str, children: Sequence[_Node] = ()) -> _Node:
+        element = Element(node.get("backendDOMNodeId", 0), role, name, self._frame)
+        return _Node(element, "" if role == _TEXT else _states(node, self._shown_as), list(children))
 
 
 def _join(nodes: list[_Node], more: list[_Node], source: Mapping[str, Any]) -> None:
@@ -186,6 +219,10 @@ def _states(node: Mapping[str, Any], shown_as: Callable[[str], str]) -> str:
     if _value(node.get("role")) == "RootWebArea":
         return ""
     return "".join(f" {state}" for state in states)
+
+
+def _property(node: Mapping[str, Any], name: str) -> str:
+    return next((_value(item.get("value")) for item in node.get("properties", ()) if item["name"] == name), "")
 
 
 def _lines(nodes: Sequence[_Node], visible: Set[int] | None, depth: int) -> Iterator[tuple[str, _Node]]:

@@ -15,13 +15,13 @@ _BEFORE = """
   Object.defineProperty(window, "__agentgym", { value: state });
 
   const RealDate = Date;
-  window.Date = class Date extends RealDate {
+  if (now !== null) window.Date = class Date extends RealDate {
     constructor(...given) { given.length ? super(...given) : super(now); }
     static now() { return now; }
   };
 
   // A timer that a timer started is of interest too, one that starts itself again and again is not.
-  const MAX_DELAY = 1000, MAX_DEPTH = 3;
+  const MAX_DELAY = 500, MAX_DEPTH = 3;
   const [start, stop] = [window.setTimeout, window.clearTimeout];
   const timers = new Set();
   let depth = 0;
@@ -96,13 +96,12 @@ LOCATION = """
 (() => {
   const navigation = performance.getEntriesByType("navigation")[0];
   const refused = window.__agentgym ? window.__agentgym.refused.splice(0) : [];
-  const error = location.protocol === "chrome-error:" ? document.querySelector(".error-code") : null;
   return {
     url: location.href,
     title: document.title,
     redirects: navigation ? navigation.redirectCount : 0,
     loaded: performance.timeOrigin,
-    error: location.protocol === "chrome-error:" ? (error ? error.textContent : "ERR_FAILED") : "",
+    failed: location.protocol === "chrome-error:",
     refused,
     scroll: [window.scrollX, window.scrollY],
     session: (() => { try { return sessionStorage.length; } catch { return 0; } })(),
@@ -113,7 +112,8 @@ LOCATION = """
 # With an element, or a text in it, as `this`: brings it into the window and says where a pointer meets it.
 POINT = """
 function () {
-  const element = this.nodeType === Node.ELEMENT_NODE ? this : this.parentElement;
+  const element = this.nodeType === Node.DOCUMENT_NODE ? this.documentElement
+    : this.nodeType === Node.ELEMENT_NODE ? this : this.parentElement;
   if (!this.isConnected || !element) return { gone: true };
   if (element instanceof HTMLInputElement && element.type === "file") return { file: true };
   if (element.closest(":disabled")) return { disabled: true };
@@ -200,12 +200,16 @@ SCROLL = "window.scrollBy({ top: %d * window.innerHeight, behavior: 'instant' })
 SCROLL_TO = "window.scrollTo({ left: %d, top: %d, behavior: 'instant' })"
 
 
-def before(now: float, origins: Mapping[str, str]) -> str:
+def before(now: float | None, origins: Mapping[str, str]) -> str:
     """Return the script that runs before the scripts of every page.
 
     Args:
-        now: The page's date, in seconds since 1970.
+        now: The page's date, in seconds since 1970; None for the real one.
         origins: Site name to origin. Links that name a site lead to its origin.
     """
-    facts = {"now": round(1_000 * now), "origins": list(origins.values()), "sites": dict(origins)}
+    facts = {
+        "now": None if now is None else round(1_000 * now),
+        "origins": list(origins.values()),
+        "sites": dict(origins),
+    }
     return _BEFORE % json.dumps(facts)

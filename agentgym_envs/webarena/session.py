@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
-from playwright.async_api import BrowserContext, CDPSession, Dialog, Download, FileChooser, Page
+from playwright.async_api import BrowserContext, CDPSession, Dialog, Download, FileChooser, Page, Request
 from playwright.async_api import Error as PlaywrightError
 
 from agentgym_envs.core import Fault
@@ -21,6 +21,7 @@ from agentgym_envs.webarena.addresses import Addresses, RefusedAddress
 from agentgym_envs.webarena.browser import Browser
 from agentgym_envs.webarena.grammar import Command
 from agentgym_envs.webarena.page import Element, View, quote
+from agentgym_envs.webarena.trace import Trace
 
 T = TypeVar("T")
 
@@ -102,6 +103,7 @@ class _Tab:
     asked: str = ""  # the address that a page asked for last
     loaded: float = -1.0  # when the document was loaded: tells one from the next at the same address
     error: str = ""
+    failure: str = "ERR_FAILED"  # why the last request for a document that failed did
     unreachable: str = ""
     posted: bool = False  # the last request for a document sent a form
     committed: bool = True
@@ -134,6 +136,7 @@ class Session:
         self._windows = 0  # that pages have opened and whose tabs are not there yet
         self._popup_posts = False
         self._answers: set[asyncio.Task[None]] = set()
+        self.trace: Trace | None = None
         context.on("page", self._opened)
         context.on("dialog", self._answer)
 
@@ -143,9 +146,10 @@ class Session:
         browser: Browser,
         addresses: Addresses,
         look: Look,
-        now: float,
+        now: float | None,
         cookies: Sequence[Mapping[str, Any]] = (),
         storage: Sequence[Mapping[str, Any]] = (),
+        traced: bool = False,
     ) -> Session:
         """Make a context with one empty tab.
 
@@ -153,9 +157,10 @@ class Session:
             browser: Where.
             addresses: The sites.
             look: How pages are shown.
-            now: The date of the pages, in seconds since 1970.
+            now: The date of the pages, in seconds since 1970; None for the real one.
             cookies: As Playwright takes them.
             storage: The sites' local storage, as Playwright takes it.
+            traced: Whether to keep a record of the requests.
 
         Raises:
             Fault: If the browser died.
@@ -173,6 +178,7 @@ class Session:
             reduced_motion="reduce",
         )
         session = cls(browser, context, addresses, look)
+        session.trace = Trace(context) if traced else None
         try:
             if cookies:
                 await context.add_cookies(cast(Any, list(cookies)))
@@ -341,7 +347,7 @@ class Session:
 
     async def _click(self, element: Element, named: str) -> str:
         node = await self._resolve(element)
-        point = await self._on_node(node, scripts.POINT)
+        point = await self._point(element, node)
         if point.get("option"):
             if not await self._touch(self._on_node(node, scripts.CHOOSE)):
                 raise Refused(f"{named} cannot be chosen.")
@@ -354,7 +360,7 @@ class Session:
         return f"Clicked {named}."
 
     async def _hover(self, element: Element, named: str) -> str:
-        point = await self._on_node(await self._resolve(element), scripts.POINT)
+        point = await self._point(element, await self._resolve(element))
         if point.get("option"):
             raise Refused(f"{named} is in a closed list; click it to choose it.")
         self._check_point(point, named)
@@ -429,6 +435,15 @@ class Session:
             raise Refused(f"There is no element [{number}]; {shown}.")
         return self._elements[number]
 
+    async def _point(self, element: Element, node: str) -> dict[str, Any]:
+        """Return what a pointer would meet of an element, and where in the window."""
+        point: dict[str, Any] = await self._on_node(node, scripts.POINT)
+        if element.frame and "met" in point:
+            box = await self._send(self._tab, "DOM.getBoxModel", backendNodeId=element.frame)
+            left, top = box["model"]["content"][:2]
+            point |= {"x": point["x"] + left, "y": point["y"] + top}
+        return point
+
     def _check_point(self, point: Mapping[str, Any], named: str) -> None:
         if point.get("gone"):
             raise Refused(f"{named} is no longer on the page.")
@@ -472,6 +487,7 @@ class Session:
             cdp.on("Page.frameDetached", lambda event: self._loading(tab, event["frameId"], False))
             cdp.on("Page.windowOpen", lambda _: self._opens_window())
             cdp.on("Page.frameNavigated", lambda event: self._navigated(tab, event["frame"]))
+            opened.on("requestfailed", lambda request: self._request_failed(tab, request))
             opened.on("crash", lambda _: self._crashed(tab))
             opened.on("close", lambda _: self._closed(tab))
             opened.on("download", lambda download: self._downloaded(download))
@@ -505,6 +521,11 @@ class Session:
             tab.committed = True
             tab.unreachable = frame.get("unreachableUrl", "")
             tab.changed.set()
+
+    def _request_failed(self, tab: _Tab, request: Request) -> None:
+        with contextlib.suppress(PlaywrightError):  # of a page that is not yet known
+            if request.is_navigation_request() and request.frame == tab.page.main_frame:
+                tab.failure = (request.failure or "ERR_FAILED").removeprefix("net::")
 
     def _crashed(self, tab: _Tab) -> None:
         if not tab.crash.done():
@@ -646,7 +667,7 @@ class Session:
             )
         fresh = place["loaded"] != tab.loaded
         tab.loaded, tab.title = place["loaded"], self._addresses.outer(place["title"])
-        tab.error = place["error"]
+        tab.error = tab.failure if place["failed"] else ""
         if tab.error:
             await self._failed(tab)
             return
@@ -724,21 +745,42 @@ class Session:
 
     async def _view(self, tab: _Tab) -> View:
         tree = (await self._send(tab, "Accessibility.getFullAXTree"))["nodes"]
+        frames = await self._inner_frames(tab) if any(map(page.is_frame, tree)) else {}
         visible = await self._in_window(tab) if self._look.visible_only else None
-        return page.read(tree, self._addresses.outer, visible, self._look.max_chars)
+        return page.read(tree, self._addresses.outer, visible, self._look.max_chars, frames)
+
+    async def _inner_frames(self, tab: _Tab) -> dict[int, Any]:
+        """Return the trees of the frames in a page, by Chromium's number of the node that holds each."""
+        found = {}
+        waiting = list((await self._send(tab, "Page.getFrameTree"))["frameTree"].get("childFrames", ()))
+        while waiting:
+            some = waiting.pop()
+            waiting += some.get("childFrames", ())
+            with contextlib.suppress(PlaywrightError):  # it has gone meanwhile
+                owner = await self._send(tab, "DOM.getFrameOwner", frameId=some["frame"]["id"])
+                tree = await self._send(tab, "Accessibility.getFullAXTree", frameId=some["frame"]["id"])
+                found[owner["backendNodeId"]] = tree["nodes"]
+        return found
 
     async def _in_window(self, tab: _Tab) -> set[int]:
         """Return Chromium's numbers of the nodes of which some part is in the window."""
-        snapshot = await self._send(tab, "DOMSnapshot.captureSnapshot", computedStyles=[])
-        document = snapshot["documents"][0]
-        left, top = document.get("scrollOffsetX", 0), document.get("scrollOffsetY", 0)
-        numbers = document["nodes"]["backendNodeId"]
-        layout = document["layout"]
-        return {
-            numbers[index]
-            for index, (x, y, width, height) in zip(layout["nodeIndex"], layout["bounds"], strict=True)
-            if x - left < self._look.width and x + width > left and y - top < self._look.height and y + height > top
-        }
+        documents = (await self._send(tab, "DOMSnapshot.captureSnapshot", computedStyles=[]))["documents"]
+        found = set()
+        waiting = [(0, 0.0, 0.0)]  # documents, and where their upper left corners are in the window
+        while waiting:
+            number, left, top = waiting.pop()
+            document = documents[number]
+            left, top = left - document.get("scrollOffsetX", 0), top - document.get("scrollOffsetY", 0)
+            nodes, layout = document["nodes"], document["layout"]
+            within = nodes["contentDocumentIndex"]
+            inner = dict(zip(within["index"], within["value"], strict=True))
+            for index, (x, y, width, height) in zip(layout["nodeIndex"], layout["bounds"], strict=True):
+                x, y = x + left, y + top
+                if x < self._look.width and x + width > 0 and y < self._look.height and y + height > 0:
+                    found.add(nodes["backendNodeId"][index])
+                    if index in inner:
+                        waiting.append((inner[index], x, y))
+        return found
 
     # ---- Chromium's protocol ------------------------------------------------------------------------
 

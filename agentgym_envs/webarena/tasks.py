@@ -15,10 +15,13 @@ from agentgym_envs.webarena import scoring
 from agentgym_envs.webarena.sites.interface import SITES
 
 SUBSETS = {"shopping": "Shopping", "cms": "CMS", "reddit": "Reddit", "gitlab": "GitLab"}
+SUBSETS |= {"map": "Map", "wikipedia": "Wikipedia", "homepage": "Homepage"}  # of external sites
 _CLASSIC_SITES = {"shopping_admin": "cms"}
-_PLACEHOLDERS = {"__SHOPPING_ADMIN__": "cms", **{f"__{site.upper()}__": site for site in SITES}}
+OTHER_SITES = ("map", "wikipedia", "homepage")
+"""Sites of WebArena that are not among the embedded ones."""
+_PLACEHOLDERS = {"__SHOPPING_ADMIN__": "cms", **{f"__{site.upper()}__": site for site in (*SITES, *OTHER_SITES)}}
 _PLACEHOLDER = re.compile("|".join(_PLACEHOLDERS))
-_AND = " |AND| "
+AND = " |AND| "
 OPTIONAL_FIELDS = ("sites", "start_url", "logins", "eval", "plan")
 # What WebArena's files have besides, and what nothing here depends on.
 _IGNORED_FIELDS = ("task_id", "require_login", "storage_state", "geolocation", "require_reset", "intent_template",
@@ -47,24 +50,29 @@ class WebTask(NamedTuple):
     plan: Sequence[Mapping[str, Any]] = ()
 
 
-def web_task(fields: Mapping[str, Any]) -> WebTask:
+def web_task(fields: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> WebTask:
     """Read a task in the classic fields; `__SHOPPING__` and the like stand for the addresses of the sites.
+
+    Args:
+        fields: The task.
+        paths: The sites that there are, and below which path of its host each is; by default the embedded ones.
 
     Raises:
         ValueError: If it is not complete, or could not be scored.
     """
-    filled: dict[str, Any] = _filled(dict(fields))
+    paths = dict.fromkeys(SITES, "") if paths is None else paths
+    filled: dict[str, Any] = _filled(dict(fields), paths)
     intent, evaluation = filled.get("intent"), filled.get("eval") or {}
     if not isinstance(intent, str) or not intent.strip():
         raise ValueError(f"WebArena: intent is a text that is not empty, not {intent!r}.")
-    sites = [_CLASSIC_SITES.get(site, site) for site in filled.get("sites") or SITES[:1]]
+    sites = [_CLASSIC_SITES.get(site, site) for site in filled.get("sites") or [*paths][:1]]
     logins = filled.get("logins") or {}
     for site in [*sites, *logins]:
-        if site not in SITES:
-            raise ValueError(f"WebArena: there is no site {site!r}; accepted are {', '.join(SITES)}.")
+        if site not in paths:
+            raise ValueError(f"WebArena: there is no site {site!r}; accepted are {', '.join(paths)}.")
     if not all(isinstance(account, str) for account in logins.values()):
         raise ValueError(f"WebArena: logins maps sites to accounts, not {logins!r}.")
-    start = filled.get("start_url") or f"http://{sites[0]}/"
+    start = filled.get("start_url") or f"http://{sites[0]}{paths[sites[0]]}/"
     if not isinstance(start, str) or not isinstance(evaluation, Mapping):
         raise ValueError("WebArena: start_url is a text, and eval an object.")
     scoring.check_evaluation(evaluation)
@@ -74,11 +82,15 @@ def web_task(fields: Mapping[str, Any]) -> WebTask:
         for rule in plan
     ):
         raise ValueError(f"WebArena: a plan is a list of {{'see': [lines], 'do': action}}, not {plan!r}.")
-    return WebTask(intent.strip(), sites, start.split(_AND), logins, evaluation, template, plan)
+    return WebTask(intent.strip(), sites, start.split(AND), logins, evaluation, template, plan)
 
 
-def task_of_init(init: Mapping[str, Any]) -> WebTask:
+def task_of_init(init: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> WebTask:
     """Read `options["init"]`: a task in the classic fields, of which only `intent` and `eval` are needed.
+
+    Args:
+        init: What the user gave.
+        paths: As for `web_task`.
 
     Raises:
         ValueError: If it is not accepted; the message says what is.
@@ -90,7 +102,7 @@ def task_of_init(init: Mapping[str, Any]) -> WebTask:
         if name not in ("intent", *OPTIONAL_FIELDS, *_IGNORED_FIELDS):
             accepted = ", ".join(("intent", *OPTIONAL_FIELDS))
             raise ValueError(f"WebArena: options['init'] has {name!r}; accepted are {accepted}.")
-    return web_task(init)
+    return web_task(init, paths)
 
 
 @cache
@@ -119,12 +131,16 @@ def _file() -> str:
     return (files("agentgym_envs.webarena") / "data" / "tasks.json").read_text(encoding="utf-8")
 
 
-def _filled(value: Any) -> Any:
+def _filled(value: Any, paths: Mapping[str, str]) -> Any:
     """Put the sites' addresses in the place of WebArena's placeholders."""
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda match: f"http://{_PLACEHOLDERS[match[0]]}", value)
+        return _PLACEHOLDER.sub(lambda match: _address(_PLACEHOLDERS[match[0]], paths), value)
     if isinstance(value, list):
-        return [_filled(item) for item in value]
+        return [_filled(item, paths) for item in value]
     if isinstance(value, dict):
-        return {key: _filled(item) for key, item in value.items()}
+        return {key: _filled(item, paths) for key, item in value.items()}
     return value
+
+
+def _address(site: str, paths: Mapping[str, str]) -> str:
+    return f"http://{site}{paths.get(site, '')}"

@@ -7,17 +7,22 @@ prompt, is computed once, and a reply that has ended costs nothing while others 
 
 from __future__ import annotations
 
+import copy
 import random
+import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentgym_train.engines.base import Completion, EngineError, Request
+from agentgym_train.engines.base import Completion, Engine, EngineError, Request
+from agentgym_train.engines.choices import Choices
 from agentgym_train.engines.decode_attention import DECODE_ATTENTION
 from agentgym_train.engines.ragged_cache import RaggedCache
+from agentgym_train.lora import has_adapter, merge_adapter, plain_weights
+from agentgym_train.packed_attention import PACKED_ATTENTION
 
 _MAX_ROWS = 16  # contexts of different length that are fed in one pass
 _MAX_TOKENS = 8192  # tokens in one pass
@@ -60,7 +65,69 @@ class _Contexts:
                 self.tokens[target] = list(self.tokens[source])
 
 
-class HFEngine:
+class _Reply:
+    """A reply that is being sampled."""
+
+    def __init__(self, request: Request, temperature: float, stop_tokens: frozenset[int]) -> None:
+        self.temperature = temperature
+        self.logits: Tensor | None = None  # [vocabulary], of the next token; None if that must be computed first
+        self.ended = False
+        self.allowed: tuple[int, ...] = ()  # ids among which the next token is chosen; empty for all
+        self._stop = stop_tokens
+        self._max_tokens = request.max_tokens
+        self._random = random.Random(request.seed)
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._among: list[tuple[int, ...]] = []
+        self._fed = 0
+        self._choices = None if request.choices is None else Choices(request.choices, stop_tokens)
+        if self._choices is not None:
+            self.allowed = self._choices.allowed()
+
+    def draw(self) -> float:
+        """A uniform number for the next token."""
+        return self._random.random()
+
+    def append(self, token: int, logprob: float) -> None:
+        """Go on with a token, and with those after it that have no alternative."""
+        while True:
+            self._tokens.append(token)
+            self._logprobs.append(logprob)
+            self.ended = token in self._stop or len(self._tokens) == self._max_tokens
+            if self._choices is None:
+                return
+            self._among.append(self.allowed)
+            if self.ended:
+                return
+            self._choices.take(token)
+            self.allowed = self._choices.allowed()
+            if len(self.allowed) > 1:
+                return
+            token, logprob = self.allowed[0], 0.0
+
+    def take_unfed(self) -> list[int]:
+        """The tokens that the model has not been given."""
+        new, self._fed = self._tokens[self._fed :], len(self._tokens)
+        return new
+
+    def completion(self) -> Completion:
+        """The reply as it is."""
+        finish: Literal["stop", "length"] = "stop" if self._tokens[-1] in self._stop else "length"
+        return Completion(self._tokens, self._logprobs, finish, self._among)
+
+
+def copy_for_sampling(model: PreTrainedModel, precision: str) -> PreTrainedModel:
+    """A copy of a model with its weights in `"float32"` or `"bfloat16"`, and an adapter merged into them."""
+    own = copy.deepcopy(model).requires_grad_(False)
+    if has_adapter(own):
+        merge_adapter(own)
+    if precision == "bfloat16":
+        for parameter in own.parameters():  # not the buffers: rounded rotary frequencies drift with distance
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return own
+
+
+class HFEngine(Engine):
     """Samples with a copy of the trained model.
 
     The copy may have a smaller dtype than the trained weights; `update_weights` converts. The trainer
@@ -78,60 +145,78 @@ class HFEngine:
             ValueError: If the model has layers other than full attention.
         """
         self.model = model.eval()
-        if model.config._attn_implementation == "sdpa":
+        if model.config._attn_implementation == PACKED_ATTENTION:
             model.set_attn_implementation(DECODE_ATTENTION)
         self._stop = stop_tokens
         self._contexts: _Contexts | None = None
         self._released: set[str] = set()
+        self._replies: dict[str, _Reply] = {}  # under way, by key
         RaggedCache(model.config, size=1)  # refuses at start what it cannot hold
 
     @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Sample one reply per request (see `Engine.generate`)."""
-        rows, logits = self._feed_requests(requests)
-        generators = [random.Random(request.seed) for request in requests]
-        sampled: list[list[int]] = [[] for _ in requests]
-        logprobs: list[list[float]] = [[] for _ in requests]
-        stopped = [False for _ in requests]
-        active = list(range(len(requests)))
-        while True:
-            draws = torch.tensor([generators[place].random() for place in active], device=logits.device)
-            tokens, chosen = _sample(logits, draws, temperature)
-            for place, token, logprob in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
-                sampled[place].append(token)
-                logprobs[place].append(logprob)
-                stopped[place] = token in self._stop
-            active = [p for p in active if not stopped[p] and len(sampled[p]) < requests[p].max_tokens]
-            if not active:
-                break
-            # A reply's last token is not fed here: it comes with the next turn's observation.
-            logits = self._decode([rows[place] for place in active], [sampled[place][-1] for place in active])
-        return [
-            Completion(own, own_logprobs, "stop" if stop else "length")
-            for own, own_logprobs, stop in zip(sampled, logprobs, stopped, strict=True)
-        ]
+    def submit(self, requests: Sequence[Request], temperature: float) -> None:
+        """Feed the contexts (see `Engine.submit`)."""
+        replies = [_Reply(request, temperature, self._stop) for request in requests]
+        for reply, logits in zip(replies, self._feed_requests(requests), strict=True):
+            reply.logits = logits
+        self._replies |= zip((request.key for request in requests), replies, strict=True)
+
+    @torch.inference_mode()
+    def collect(self, wait_s: float = 0.0) -> dict[str, Completion]:
+        """Sample token by token, for all replies that are under way (see `Engine.collect`)."""
+        until = time.monotonic() + wait_s
+        done: dict[str, Completion] = {}
+        try:
+            while self._replies and not done:
+                self._sample_next()
+                # A reply's last token is not fed here: it comes with the next turn's observation.
+                done = {key: reply.completion() for key, reply in self._replies.items() if reply.ended}
+                for key in done:
+                    del self._replies[key]
+                if time.monotonic() >= until:
+                    break
+        except EngineError:
+            self.release()
+            raise
+        return done
 
     @torch.no_grad()
     def update_weights(self, model: nn.Module) -> None:
         """Copy the trained weights (see `Engine.update_weights`)."""
         self.release()
-        for mine, trained in zip(self.model.parameters(), model.parameters(), strict=True):
-            mine.copy_(trained)
+        for name, value in plain_weights(model):
+            self.model.get_parameter(name).copy_(value)
 
     def release(self, keys: Sequence[str] | None = None) -> None:
         """Drop the keys and values of some rollouts, or all (see `Engine.release`)."""
+        for key in list(self._replies) if keys is None else keys:
+            self._replies.pop(key, None)
         if keys is None:
             self._contexts = None
             self._released.clear()
         else:
             self._released.update(keys)  # their rows go when the next ones come: until then siblings may use them
 
-    def _feed_requests(self, requests: Sequence[Request]) -> tuple[list[int], Tensor]:
-        """Bring every context into the cache.
+    def _sample_next(self) -> None:
+        """Sample the next token of every reply that is under way."""
+        pending = {key: reply for key, reply in self._replies.items() if reply.logits is None}
+        if pending:
+            assert self._contexts is not None
+            row_of = {key: row for row, key in enumerate(self._contexts.keys)}
+            new = [reply.take_unfed() for reply in pending.values()]
+            for reply, logits in zip(pending.values(), self._go_on([row_of[key] for key in pending], new), strict=True):
+                reply.logits = logits
+        going = list(self._replies.values())
+        logits = torch.stack([cast(Tensor, reply.logits) for reply in going])
+        draws = torch.tensor([reply.draw() for reply in going], device=logits.device)
+        temperatures = torch.tensor([reply.temperature for reply in going], device=logits.device)
+        tokens, chosen = _sample(logits, draws, temperatures, [reply.allowed for reply in going])
+        for reply, token, logprob in zip(going, tokens.tolist(), chosen.tolist(), strict=True):
+            reply.append(token, logprob)
+            reply.logits = None
 
-        Returns:
-            The cache row of each request, and the logits after its last token, [requests, vocabulary].
-        """
+    def _feed_requests(self, requests: Sequence[Request]) -> Tensor:
+        """Bring every context into the cache; returns the logits after its last token, [requests, vocabulary]."""
         device = self.model.device
         contexts = self._contexts = self._with_rows_for(requests)
         row_of = {key: row for row, key in enumerate(contexts.keys)}
@@ -145,7 +230,7 @@ class HFEngine:
         copies = [(source, target) for source, target in copies if source != target]
         contexts.copy([source for source, _ in copies], [target for _, target in copies], device)
         place_of = {context: place for place, context in enumerate(first)}
-        return rows, logits[torch.tensor([place_of[tuple(request.tokens)] for request in requests], device=device)]
+        return logits[torch.tensor([place_of[tuple(request.tokens)] for request in requests], device=device)]
 
     def _with_rows_for(self, requests: Sequence[Request]) -> _Contexts:
         """Give each request a row that holds the beginning of its context, if only a few tokens of it.
@@ -184,8 +269,8 @@ class HFEngine:
         order = torch.tensor(by_length, device=self.model.device)
         return torch.cat(logits)[order.argsort()]
 
-    def _decode(self, rows: list[int], tokens: list[int]) -> Tensor:
-        """Append one token to some rows; returns the logits after it, [len(rows), vocabulary].
+    def _go_on(self, rows: list[int], new: list[list[int]]) -> Tensor:
+        """Append the newest tokens of replies to their rows; returns the logits at their ends, [len(rows), vocabulary].
 
         A pass over some rows copies their keys and values; a pass over all of them does not. So while most
         replies go on, the others get a token that is not recorded, and which the next one overwrites.
@@ -193,9 +278,9 @@ class HFEngine:
         assert self._contexts is not None
         total = len(self._contexts.tokens)
         if 2 * len(rows) <= total:
-            return self._forward(rows, [[token] for token in tokens])
-        given = dict(zip(rows, tokens, strict=True))
-        logits = self._forward(list(range(total)), [[given.get(row, 0)] for row in range(total)], record=rows)
+            return self._forward(rows, new)
+        given = dict(zip(rows, new, strict=True))
+        logits = self._forward(list(range(total)), [given.get(row, [0]) for row in range(total)], record=rows)
         return logits[torch.tensor(rows, device=logits.device)]
 
     def _forward(self, rows: list[int], new: list[list[int]], record: Sequence[int] | None = None) -> Tensor:
@@ -234,24 +319,31 @@ def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def _sample(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _sample(
+    logits: Tensor, draws: Tensor, temperatures: Tensor, allowed: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor]:
     """Draw one token per row by inverting the cumulative distribution at a uniform draw.
 
     Args:
         logits: [rows, vocabulary].
         draws: [rows], uniform in [0, 1).
-        temperature: 0 takes the most probable token.
+        temperatures: [rows]; 0 takes the most probable token.
+        allowed: For each row the ids to choose among; empty for the whole vocabulary.
 
     Returns:
         Token ids and their log-probabilities, each [rows].
     """
-    logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    greedy = temperatures == 0
+    scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
+    for row, ids in enumerate(allowed):
+        if ids:
+            among = torch.tensor(ids, device=logits.device)
+            scaled[row] = torch.full_like(scaled[row], -torch.inf).index_copy(0, among, scaled[row, among])
+    logprobs = torch.log_softmax(scaled, dim=-1)
     if not torch.isfinite(logprobs.amax(dim=-1)).all():
         raise EngineError("the model gives probabilities that are not finite; its weights are damaged.")
-    if temperature == 0:
-        tokens = logprobs.argmax(dim=-1)
-    else:
-        cumulative = logprobs.exp().cumsum(dim=-1)
-        target = draws.to(cumulative.dtype)[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+    cumulative = logprobs.exp().cumsum(dim=-1)
+    target = draws.to(cumulative.dtype)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+    tokens = torch.where(greedy, logprobs.argmax(dim=-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(1)

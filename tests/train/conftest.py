@@ -1,6 +1,7 @@
 """A real, very small language model, and what the trainer's tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,7 @@ from agentgym_train.chat import Chat
 from agentgym_train.engines.hf import HFEngine
 from agentgym_train.models import demo_model_path, load_model, load_tokenizer
 from tests.train.letters_env import LETTERS
+from tests.train.rollouts import RecordingEngine, Run, Runners
 
 # One thread everywhere: sums in one order, so runs can be compared exactly; processes that are started inherit it.
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -110,6 +112,19 @@ def model(tiny_path: Path) -> PreTrainedModel:
 @pytest.fixture
 def engine(tiny_path: Path, chat: Chat) -> HFEngine:
     return HFEngine(load_model(str(tiny_path)), chat.stop_tokens)
+
+
+@pytest.fixture
+def run_with(chat: Chat) -> Iterator[Run]:
+    """Makes runners; their environments are closed with the test."""
+    runners = Runners(chat)
+    yield runners
+    runners.close()
+
+
+@pytest.fixture
+def recorder(engine: HFEngine) -> RecordingEngine:
+    return RecordingEngine(engine.model, engine._stop)
 
 
 @pytest.fixture(scope="session")

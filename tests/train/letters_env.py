@@ -97,6 +97,7 @@ class SlowEnv(LettersEnv):
         return super()._act(action)
 
 
-LETTERS_ID = "Toy/Letters-v0"
-if LETTERS_ID not in registry:
-    register(id=LETTERS_ID, entry_point=f"{__name__}:LettersEnv", max_episode_steps=20)
+LETTERS_ID, SLOW_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0"
+for _id, _kind in ((LETTERS_ID, LettersEnv), (SLOW_ID, SlowEnv)):
+    if _id not in registry:
+        register(id=_id, entry_point=f"{__name__}:{_kind.__name__}", max_episode_steps=20)

@@ -7,13 +7,14 @@ import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from agentgym_train.cli import main
-from agentgym_train.config import Config, load_recipe, recipe_names
+from agentgym_train.config import load_recipe, recipe_names
+from agentgym_train.config_kinds import KINDS
 from agentgym_train.models import load_tokenizer
 from tests.train.conftest import CHATML
 from tests.train.letters_env import LETTERS_ID
@@ -48,36 +49,40 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def option_names(section: Any = Config, prefix: str = "") -> Iterator[str]:
+def option_names(section: Any, prefix: str = "") -> Iterator[str]:
     for entry in dataclasses.fields(section):
         name = f"{prefix}{entry.name.replace('_', '-')}"
-        if dataclasses.is_dataclass(kind := cast(Any, entry.default_factory)):
-            yield from option_names(kind, f"{name}.")
+        if dataclasses.is_dataclass(value := getattr(section(), entry.name)):
+            yield from option_names(type(value), f"{name}.")
         else:
             yield name
 
 
-def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", KINDS)
+def test_help_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
-        main(["train", "--help"])
+        main([command, "--help"])
     assert done.value.code == 0
     text = capsys.readouterr().out
-    for name in recipe_names():
+    for name in recipe_names(command):
         assert name in text
-    assert "agentgym train --resume RUN_DIR" in text
+    taught = "agentgym eval --run RUN_DIR" if command == "eval" else f"agentgym {command} --resume RUN_DIR"
+    assert taught in text
     lines = [line.strip("\u2502 ") for line in text.splitlines()]
-    for name in option_names():
+    for name in option_names(KINDS[command]):
         (number,) = [n for n, line in enumerate(lines) if re.match(rf"--{re.escape(name)}\b(?![.-])", line)]
-        assert re.match(r"[A-Za-z]\w+", lines[number + 1]), f"--{name} is not explained"
+        beside = re.search(r"\s{2,}[A-Z]\w+", lines[number])  # there is room for a short one
+        assert beside or re.match(r"[A-Za-z]\w+", lines[number + 1]), f"--{name} is not explained"
 
 
 def test_the_command_alone_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert main(["--help"]) == 0
     usage = capsys.readouterr().out
-    assert all(name in usage for name in ("demo", "train", "report", "doctor"))
+    commands = ("demo", "train", "sft", "dpo", "evol", "eval", "plan-horizon", "compact", "report", "results", "doctor")
+    assert all(f"\n  {name} " in usage or f"\n  {name}\n" in usage for name in commands)
     assert main(["trian"]) == 2
-    assert "unknown command 'trian'; accepted are demo, train, report, results, doctor" in capsys.readouterr().err
+    assert f"unknown command 'trian'; accepted are {', '.join(commands)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: py
         ("--evaluate.tasks 0", r"evaluate\.tasks=0 is not accepted; give at least 1"),
         ("--steps 0", r"steps=0 is not accepted; give at least 1"),
         ("--rollout.samples-per-task 1", r"samples_per_task=1 is not accepted: GRPO compares .* at least 2"),
-        ("--rollout.temperature 0", r"rollout\.temperature=0\.0 is not accepted; .* above 0"),
+        ("--rollout.temperature 0", r"rollout\.temperature=0\.0 is not accepted; give more than 0"),
         ("--rollout.temperature nan", r"rollout\.temperature=nan is not accepted"),
         ("--evaluate.temperature -1", r"evaluate\.temperature=-1\.0 is not accepted; give at least 0"),
         ("--optimiser.lr -1", r"optimiser\.lr=-1\.0 is not accepted; give more than 0"),
@@ -193,7 +198,7 @@ def test_a_model_that_the_engine_cannot_sample_with_is_refused(
     MistralForCausalLM(config).save_pretrained(tmp_path / "model")
     load_tokenizer(str(tiny_path)).save_pretrained(tmp_path / "model")
     message = refused(["train", "--recipe", str(recipe), "--model.path", str(tmp_path / "model")], capsys)
-    assert re.search(r"model\.path=.*sliding_attention.* full attention only", message)
+    assert re.search(r"engine\.kind=hf: .*sliding_attention.* full attention only", message)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_a_model_that_the_engine_cannot_sample_with_is_refused(
         (["--resume", ""], "--resume needs a value"),
         (["--resume", "nowhere", "--steps="], "--steps needs a value"),
         (["--recipe", "x" * 300], "is neither a recipe of the package"),
-        (["--resume", "nowhere"], "there is no run to resume in nowhere"),
+        (["--resume", "nowhere"], "there is no run in nowhere"),
         (["--resume", "nowhere", "--seed", "3"], "--resume continues a run with its own configuration; --seed 3"),
         (["--resume=nowhere", "--recipe=textcraft-demo"], "--resume continues a run with its own configuration"),
     ],

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgym_train.checks import make_schedule
-from agentgym_train.config import Config, ConfigError, from_dict, load_recipe, recipe_names
-from agentgym_train.task_pools import task_pools
+from agentgym_train.config import Config, ConfigError, RunConfig, adopt, from_dict, load_recipe, stored_config
+from agentgym_train.config_kinds import KINDS, EvalConfig, SFTConfig
 
 
 def test_round_trip() -> None:
@@ -28,12 +27,36 @@ def test_nothing_given_is_the_default() -> None:
     assert from_dict({}) == Config()
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_loads_and_its_tasks_exist(name: str) -> None:
-    config = load_recipe(name)
-    assert from_dict(config.to_dict()) == config
-    assert make_schedule(config).horizon_at(config.steps - 1) >= make_schedule(config).horizon_at(0)
-    assert len(task_pools(config).test) == config.evaluate.tasks
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_each_kind_survives_being_stored_and_is_refused_as_another(kind: type[RunConfig], tmp_path: Path) -> None:
+    config = kind(seed=3)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    assert stored_config(tmp_path, kind) == config
+    for other in KINDS.values():
+        if other is not kind:
+            told = rf"a run of `agentgym {kind.command}`; continue it with: agentgym {kind.command} --resume"
+            with pytest.raises(ConfigError, match=told):
+                stored_config(tmp_path, other)
+
+
+def test_a_configuration_without_a_command_is_for_the_command_that_reads_it(tmp_path: Path) -> None:
+    assert from_dict({"epochs": 3}, SFTConfig).epochs == 3
+    (tmp_path / "config.yaml").write_text("steps: 3")  # in a run's folder, `agentgym train` wrote it
+    assert stored_config(tmp_path, Config).steps == 3
+
+
+def test_a_section_keeps_the_defaults_of_its_kind() -> None:
+    assert from_dict({"optimiser": {"weight_decay": 0.1}}, SFTConfig).optimiser.lr == SFTConfig().optimiser.lr
+    assert from_dict({"optimiser": {"weight_decay": 0.1}}).optimiser.lr == Config().optimiser.lr
+
+
+def test_an_evaluation_takes_over_what_it_has_in_common_with_a_training() -> None:
+    config = Config(seed=4, steps=7)
+    config.env.subsets, config.evaluate.horizon, config.rollout.max_context = ("Depth1",), 9, 999
+    config.evaluate.every = 5
+    taken = adopt(config.to_dict(), EvalConfig)
+    assert (taken.seed, taken.env, taken.model) == (4, config.env, config.model)
+    assert (taken.evaluate.horizon, taken.rollout.max_context) == (9, 999)
 
 
 def test_a_recipe_may_be_a_file(tmp_path: Path) -> None:
@@ -50,7 +73,7 @@ def test_a_recipe_may_be_a_file(tmp_path: Path) -> None:
     [
         ({"step": 3}, r"unknown key step; accepted are run_dir, .*\. Did you mean steps\?"),
         ({"rollout": {"temprature": 1.0}}, r"unknown key rollout\.temprature; .* Did you mean rollout\.temperature\?"),
-        ({"rollout": {"zzz": 1}}, r"unknown key rollout\.zzz; accepted are tasks_per_step, [^?]*$"),
+        ({"rollout": {"zzz": 1}}, r"unknown key rollout\.zzz; accepted are max_reply_tokens, [^?]*$"),
         ({"rollout": 3}, "rollout must be a mapping, not 3"),
         ({"steps": "many"}, "steps='many' is not accepted; give int"),
         ({"steps": 2.5}, "steps=2.5 is not accepted; give int"),

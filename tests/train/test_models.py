@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from agentgym_train.models import ModelError, load_model
-from agentgym_train.self_check import check_packing
+from agentgym_train.self_check import check_model, packing_problem
 
 
 def test_missing_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
@@ -43,15 +43,17 @@ def test_dropout_is_off(tmp_path: Path) -> None:
     assert not any(rates)
 
 
-def test_a_sound_model_passes_the_self_check(tiny_path: Path) -> None:
-    check_packing(load_model(str(tiny_path)), "tiny")
-
-
-def test_a_model_that_ignores_masks_is_refused(tiny_path: Path) -> None:
+def test_a_sound_model_takes_packed_rows(tiny_path: Path) -> None:
     model = load_model(str(tiny_path))
-    model.set_attn_implementation("eager")  # adds our boolean mask to the scores
-    with pytest.raises(ModelError, match="computes other probabilities in packed rows"):
-        check_packing(model, "tiny")
+    check_model(model, "tiny")
+    assert packing_problem(model) == ""
+    assert packing_problem(load_model(str(tiny_path), dtype=torch.bfloat16)) == ""
+
+
+def test_a_model_that_ignores_what_attends_to_what_is_found_out(tiny_path: Path) -> None:
+    model = load_model(str(tiny_path))
+    model.set_attn_implementation("eager")  # knows nothing of spans
+    assert "does not know packed rows" in packing_problem(model)
 
 
 def test_dynamic_rotary_embeddings_are_refused() -> None:
@@ -67,4 +69,4 @@ def test_dynamic_rotary_embeddings_are_refused() -> None:
     with torch.random.fork_rng():
         model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ModelError, match="dynamic"):
-        check_packing(model, "ntk")
+        check_model(model, "ntk")

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agentgym_train.chat import Chat
 from agentgym_train.logprobs import token_logprobs
 from agentgym_train.models import load_model
+from agentgym_train.packed_attention import Span
 from agentgym_train.packing import Row, pack
 from agentgym_train.trajectory import Episode, Trajectory
 
@@ -96,7 +97,7 @@ def test_rows_without_shared_prompts_equal_one_by_one(model: PreTrainedModel, ch
     batch = batch_of(chat)
     rows = pack(batch, 1000, share_prompts=False)
     assert [row.tokens.tolist() for row in rows] == [trajectory.tokens for trajectory in batch]
-    assert all(row.allowed is None for row in rows)
+    assert all(row.spans is None for row in rows)
     assert_equal_to_one_by_one(model, batch, rows)
 
 
@@ -130,17 +131,8 @@ def test_a_hand_made_row() -> None:
     assert row.owners.tolist() == [0, 0, 0, 1]
     assert row.logprobs.tolist() == pytest.approx([-0.4, -0.5, -0.7, -0.8])
     assert row.unpacked == 11
-    assert row.allowed is not None
-    assert row.allowed.int().tolist() == [
-        [1, 0, 0, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 1, 1, 1, 0],
-        [1, 1, 1, 0, 0, 0, 0, 1],
-    ]
+    # The prompt by itself; then each reply, which also attends to the prompt.
+    assert row.spans == (Span(0, 3), Span(3, 7, 0, 3), Span(7, 8, 0, 3))
 
 
 @pytest.mark.parametrize("budget", [1, 60, 100, 200, 100_000])

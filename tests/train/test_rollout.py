@@ -1,66 +1,18 @@
 """Rollouts: what the engine sampled is what the trajectory holds, whatever the environments do."""
 
-from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any
+from pathlib import Path
 
-import gymnasium
 import pytest
+import torch
+from transformers import PreTrainedModel
 
 from agentgym_train.chat import Chat
-from agentgym_train.engines import Completion, Request
 from agentgym_train.engines.hf import HFEngine
-from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode, Trajectory
-from agentgym_wrappers import ActionParser, HorizonCurriculum, SubprocVectorEnv
+from agentgym_train.watchdog import Watchdog
 from tests.train.letters_env import DeadlyEnv, FragileEnv, LettersEnv, SlowEnv
-
-
-class RecordingEngine(HFEngine):
-    """Remembers what was asked and answered."""
-
-    calls: list[tuple[Request, list[int], Completion]]
-
-    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        contexts = [list(request.tokens) for request in requests]
-        replies = super().generate(requests, temperature)
-        self.calls += zip(requests, contexts, replies, strict=True)
-        return replies
-
-
-Run = Callable[..., RolloutRunner]
-
-
-@pytest.fixture
-def run_with(chat: Chat) -> Iterator[Run]:
-    """Makes runners; their environments are closed with the test."""
-    made: list[SubprocVectorEnv] = []
-
-    def make(
-        engine: HFEngine,
-        kind: Callable[[], gymnasium.Env[str, str]] = LettersEnv,
-        max_parallel: int = 16,
-        **options: Any,
-    ) -> RolloutRunner:
-        def one() -> gymnasium.Env[str, str]:
-            env: gymnasium.Env[str, str] = HorizonCurriculum(ActionParser(kind()), 99)
-            return env
-
-        threads = kind is SlowEnv
-        made.append(SubprocVectorEnv([one] * max_parallel, autoreset_mode="Disabled", thread_per_env=threads))
-        settings = {"max_reply_tokens": 8, "max_context": 400, **options}
-        return RolloutRunner(made[-1], engine, chat, **settings)
-
-    yield make
-    for vec in made:
-        vec.close()
-
-
-@pytest.fixture
-def recorder(engine: HFEngine) -> RecordingEngine:
-    recording = RecordingEngine(engine.model, engine._stop)
-    recording.calls = []
-    return recording
+from tests.train.rollouts import RecordingEngine, Run
 
 
 def episodes_of(*tasks: int, samples: int = 1, horizon: int = 4, seed: int = 7) -> list[Episode]:
@@ -153,7 +105,36 @@ def test_a_slow_environment_holds_up_nobody(recorder: RecordingEngine, run_with:
 def test_in_deterministic_mode_every_turn_waits_for_all(recorder: RecordingEngine, run_with: Run) -> None:
     run_with(recorder, SlowEnv, max_parallel=4, deterministic=True).run(episodes_of(0, 1, 2, 4, horizon=2), 1.0)
     order = [request.key.partition("/")[0] for request, _, _ in recorder.calls]
-    assert order[:8] == ["letters_0", "letters_1", "letters_2", "letters_4"] * 2
+    assert sorted(order[:4]) == sorted(order[4:8]) == ["letters_0", "letters_1", "letters_2", "letters_4"]
+
+
+def test_what_is_under_way_goes_on_in_the_next_call_with_other_weights(
+    engine: HFEngine, model: PreTrainedModel, run_with: Run
+) -> None:
+    """A slow episode is left under way, the weights change, and it is finished beside new ones."""
+    done: list[Trajectory] = []
+    runner = run_with(engine, SlowEnv, max_parallel=4)
+    first = runner.begin(episodes_of(0, 1, 2, 4, horizon=3), 1.0)
+    runner.work(done.append, until=lambda: len(done) >= 3)
+    assert [trajectory.end == "" for trajectory in first] == [True, False, False, False]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    engine.update_weights(model)
+    second = runner.begin(episodes_of(1, 2, horizon=3, seed=8), 0.0)
+    runner.work(done.append)
+    assert len(done) == 6
+    for trajectory in [*first, *second]:
+        assert trajectory.end in {"horizon", "success"}
+        assert_sound(trajectory)
+    assert done.index(first[0]) == 5  # the new ones did not wait for it
+
+
+def test_a_stall_names_what_is_waited_for(engine: HFEngine, run_with: Run, tmp_path: Path) -> None:
+    told: list[str] = []
+    with Watchdog(0.4, told.append, tmp_path / "stalls.txt") as watchdog:
+        run_with(engine, SlowEnv, max_parallel=4, watchdog=watchdog).run(episodes_of(0, 1, 2, horizon=2), 1.0)
+    assert any("waiting for 1 environments: 0 (letters_0, turn " in line for line in told)
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
@@ -229,7 +210,8 @@ def test_a_process_that_dies_costs_the_trajectory_that_was_stepping(engine: HFEn
     for trajectory, expected in zip(trajectories, sound, strict=True):
         if trajectory.episode.task == "letters_0":
             assert trajectory.end == "error"
-            assert "environment fault (killed): environment" in trajectory.error
+            assert "environment fault (" in trajectory.error
+            assert "was killed by SIGKILL" in trajectory.error
             assert "was killed by SIGKILL" in trajectory.error
         else:
             assert trajectory.tokens == expected.tokens

@@ -258,3 +258,31 @@ def test_the_optimiser_takes_its_settings(model: PreTrainedModel, batch: list[Tr
     update(model, batch, AlgorithmConfig(), config=OptimiserConfig(precision="float32"), lr=1e-4)
     largest = max(float((a - b).abs().max()) for a, b in zip(weights_of(model), before, strict=True))
     assert largest == pytest.approx(1e-4, rel=0.05)  # AdamW's first step is lr in every entry with a gradient
+
+
+def test_an_engine_that_differs_too_much_stops_the_step(model: PreTrainedModel, batch: list[Trajectory]) -> None:
+    for trajectory in batch:  # as an engine would tell them that ignores the temperature
+        trajectory.logprobs = [0.5 * value for value in trajectory.logprobs]
+    before, rows = weights_of(model), pack(batch, 100_000)
+
+    def take_step(tolerance: float) -> dict[str, float]:
+        return update_policy(
+            model,
+            make_optimiser(model, FLOAT32),
+            rows,
+            [torch.tensor(ADVANTAGES)[row.owners] for row in rows],
+            [trajectory.sampled for trajectory in batch],
+            None,
+            TEMPERATURE,
+            1e-3,
+            AlgorithmConfig(epochs=2),
+            FLOAT32,
+            lambda: None,
+            engine_tolerance=tolerance,
+        )
+
+    with pytest.raises(NumericsError, match=r"differ from the trainer's by \d\.\d+ nats a token .*tolerance=0.1"):
+        take_step(0.1)
+    assert same(weights_of(model), before)
+    assert 0.1 < take_step(10.0)["engine_difference"] < 10.0
+    assert not same(weights_of(model), before)

@@ -8,6 +8,7 @@ from agentgym_wrappers.horizon import (
     StagedHorizon,
     schedule_from,
 )
+from agentgym_wrappers.listing import ListedActions
 from agentgym_wrappers.parsing import ActionParser, parse_reply
 from agentgym_wrappers.snapshot import fork, restore, snapshot
 from agentgym_wrappers.vector import SubprocVectorEnv
@@ -20,6 +21,7 @@ __all__ = [
     "FixedHorizon",
     "HorizonCurriculum",
     "LinearHorizon",
+    "ListedActions",
     "Schedule",
     "StagedHorizon",
     "SubprocVectorEnv",

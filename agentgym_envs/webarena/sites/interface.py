@@ -66,8 +66,11 @@ class Tenant(Protocol):
     def state_hash(self) -> str:
         """Hash of the whole server-side state: databases, uploads, settings, clock, random generator."""
 
-    def clock(self) -> float:
-        """The tenant's time in seconds since 1970, for the page's `Date`. It advances a second a page."""
+    def clock(self) -> float | None:
+        """The tenant's time in seconds since 1970, for the page's `Date`; None for the real one.
+
+        That of embedded sites advances a second a page.
+        """
 
     def query(self, site: str, name: str, **arguments: Any) -> Any:
         """Ask a read-only question about the state, for scoring; `queries.py` lists them with their arguments.

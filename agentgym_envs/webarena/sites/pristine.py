@@ -12,7 +12,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from agentgym_envs.cache import build_once, cache_dir, make_folder
+from agentgym_envs.cache import build_once, cache_dir
 from agentgym_envs.core import Fault
 
 BUILD_SECONDS = 900.0
@@ -31,9 +31,7 @@ def pristine_folder() -> Path:
     if shutil.which("git") is None:
         raise Fault("start", "the embedded sites show git repositories, and git is not installed; install it.")
     folder = cache_dir("webarena", "sites", data_hash())
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        build_once(folder, _build)
+    build_once(folder, _build)
     return folder
 
 

@@ -42,10 +42,12 @@ def fill() -> None:
     posts = _topics(forums, users)
     draw = Draw("profiles")
     counts = Counter(post.poster_id for post in posts)
-    ForumProfile.objects.bulk_create(
+    profiles = [
         ForumProfile(user=user, posts_count=counts[user.pk], signature=f"Greetings from {draw.one(CITIES)[0]}")
         for user in users
-    )
+    ]
+    _render(profiles, "signature")
+    ForumProfile.objects.bulk_create(profiles)
     for forum, _ in forums:
         Forum.objects.get(pk=forum.pk).update_trackers()
 
@@ -116,6 +118,7 @@ def _topics(forums: list[tuple[Any, tuple[str, ...]]], users: list[User]) -> lis
                 posts.append(Post(topic=topic, poster=author, subject=title, content=content, approved=True))
                 dates.append(date)
     Topic.objects.bulk_create(topics)
+    _render(posts, "content")
     Post.objects.bulk_create(posts)
     set_dates(
         "forum_conversation_post",
@@ -125,6 +128,12 @@ def _topics(forums: list[tuple[Any, tuple[str, ...]]], users: list[User]) -> lis
     _close_topics(topics, posts)
     _polls(polls, users)
     return posts
+
+
+def _render(rows: list[Any], field: str) -> None:
+    """Fill the HTML that pages show of a text; saving in bulk leaves it out."""
+    for row in rows:
+        row._meta.get_field(field).render_data(None, type(row), instance=row)
 
 
 def _close_topics(topics: list[Any], posts: list[Any]) -> None:

@@ -334,6 +334,10 @@ def _vouchers() -> None:
         ("Lamp month", "LAMPS10", 10, "Lighting", 40),
         ("Kitchen thank-you", "KITCHEN20", 20, "Kitchen", 10),
         ("Winter bedding", "WARM25", 25, "Bedroom", -5),
+        ("Back to the desk", "DESK12", 12, "Desk", 33),
+        ("Bathroom refresh", "TOWEL18", 18, "Bathroom", 15),
+        ("First days out", "TRAIL30", 30, "Outdoors", 55),
+        ("Games night", "PLAY5", 5, "Games", -12),
     ):
         goods_range = Range.objects.create(name=f"{department} range", slug=department.lower(), is_public=False)
         goods_range.included_categories.add(Category.objects.get(name=department))

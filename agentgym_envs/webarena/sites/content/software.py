@@ -111,3 +111,6 @@ def {name}(value, limit={limit}):
         raise ValueError("more than {limit}")
     return value * {factor}
 '''
+
+UNWRITTEN = ("Glossary", "ReviewGuide", "SummerMeeting", "SecurityContact", "NewcomerTasks", "BenchmarkPlan")
+"""Pages that the wiki's start page names and that nobody has written yet."""

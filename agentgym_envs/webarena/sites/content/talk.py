@@ -69,7 +69,7 @@ SUBJECTS = (
     "Is anybody else fed up with {thing}?", "My notes on {thing}", "Help wanted: {thing}",
     "A small success with {thing}",
     "Best book or site on {thing}?", "{Thing}: worth the trouble?", "Before and after: {thing}",
-    "Looking for advice on {thing}", "Three mistakes I made with {thing}", "Show us your {thing}",
+    "Looking for advice on {thing}", "Three mistakes I made with {thing}", "Pictures of {thing}, please",
 )  # fmt: skip
 
 OPENERS = (
@@ -98,7 +98,7 @@ REPLIES = (
     "I disagree: it is not {thing} that matters here, it is time.",
     "Could you post the measurements? Mine came out at {count} and I am not sure that is right.",
     "That is exactly what I needed to read today.",
-    "Our local group meets on the {count}th and talks about little else than {thing}.",
+    "Our local group met {count} times last year and talked about little else than {thing}.",
     "Update from me: {thing} is sorted, and it took {count} hours in the end.",
 )
 MONTHS = "January February March April May June July August September October November December".split()

@@ -233,7 +233,8 @@ def _wiki(connection: sqlite3.Connection, team: list[Person]) -> None:
     pages = {
         "WikiStart": "= Slipway =\n\nThe shared workbench of four small projects.\n\n"
         + "".join(f" * [wiki:{p.name.capitalize()}Guide {p.name}]: {p.purpose}\n" for p in software.PROJECTS)
-        + "\nSee also [wiki:HouseRules], [wiki:ReleaseChecklist], [wiki:MeetingNotes] and [wiki:OnCallRota].\n",
+        + "\nSee also [wiki:HouseRules], [wiki:ReleaseChecklist], [wiki:MeetingNotes] and [wiki:OnCallRota].\n"
+        + f"\nStill to be written: {', '.join(f'[wiki:{name}]' for name in software.UNWRITTEN)}.\n",
         "HouseRules": "= House rules =\n\n * One ticket for one thing.\n * Name the ticket in the commit message.\n"
         " * Tests before the release, not after.\n * Be kind in reviews.\n",
         "ReleaseChecklist": "= Release checklist =\n\n 1. Close or move all tickets of the milestone.\n"
@@ -247,6 +248,7 @@ def _wiki(connection: sqlite3.Connection, team: list[Person]) -> None:
             for number in range(1, 9)
         ),
     }
+    pages["TitleIndex"] = "= Index =\n\n[[TitleIndex]]\n"
     for project in software.PROJECTS:
         guide = f"{project.name.capitalize()}Guide"
         pages[guide] = (

@@ -1,6 +1,7 @@
 # Set-up, checks and the demo: `make` lists the targets.
 #
 # QUICK=1           a shorter demo
+# ONLY=tianshou     one package of `make compat`
 # PYTHON=...        the Python (>= 3.11) that .venv is made with
 # AGENTGYM_CACHE=.. the folder for converted models, default ~/.cache/agentgym
 
@@ -94,15 +95,15 @@ endif
 lock: install ## rewrite constraints/ from what .venv holds
 	@scripts/lock.sh $(PY)
 
-clean: ## remove .venv, build leftovers and the cache folder (AGENTGYM_CACHE)
+clean: ## remove .venv, .compat, build leftovers and the cache folder (AGENTGYM_CACHE)
 	@case "$$AGENTGYM_CACHE" in /|"$$HOME"|"$$HOME"/|.|..) \
 	    echo "error: AGENTGYM_CACHE=$$AGENTGYM_CACHE is no cache folder; nothing was removed." >&2; exit 1;; esac
-	rm -rf .venv build dist .benchmarks .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .compat build dist .benchmarks .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf "$$AGENTGYM_CACHE"
 
 ##@ Use
-.PHONY: demo doctor verify bench soak
+.PHONY: demo doctor verify bench soak compat
 demo: demo-model ## train the small model on TextCraft and write a report (QUICK=1: shorter)
 	@.venv/bin/agentgym demo $(if $(QUICK),--quick)
 
@@ -117,6 +118,9 @@ bench: install ## measure speed
 
 soak: install ## play 5,000 episodes of everything in each mode and see whether anything leaks; goes on if interrupted
 	@$(PY) -m leak_tests.soak
+
+compat: demo-model ## run third-party trainers on the environments, each in its own .compat/, and write the matrix
+	@$(PY) scripts/compat.py $(if $(ONLY),'$(ONLY)')
 
 ##@ Checks
 .PHONY: test lint types layers

@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgym_envs import RefusedAction
 from agentgym_train.config import ConfigError
 from agentgym_wrappers import parse_reply
 
@@ -183,7 +184,8 @@ def check_formats(agent: Agent, formats: Sequence[str]) -> None:
     """
     action = "look around"
     reply = agent.demonstration([action])[-1]
-    if parse_reply(reply, formats) != action:
+    found = parse_reply(reply, formats)
+    if isinstance(found, RefusedAction) or found != action:
         raise ConfigError(
             f"the agent {type(agent).__name__} writes the action {action!r} as {reply!r}, which env.formats="
             f"{list(formats)} does not accept; add a format, or override Agent.demonstration."

@@ -120,6 +120,9 @@ def eval_command(arguments: list[str]) -> int:
     try:
         recipe, rest = _take_option(arguments, "--recipe")
         run, rest = _take_option(rest, "--run")
+        resume, rest = _take_option(rest, "--resume")
+        if resume is not None:
+            return _run(_resumed_config(EvalConfig, resume, recipe or run, rest), resume=True)
         default = _evaluated(recipe, run)
     except ConfigError as error:
         return _fail(error)
@@ -132,6 +135,7 @@ def eval_command(arguments: list[str]) -> int:
         "  agentgym eval --model.path FOLDER_OR_ID --env.id AgentGym/TextCraft-v0 --evaluate.horizon 20\n"
         "  agentgym eval --run RUN_DIR                  the newest checkpoint of a run, with the run's settings\n"
         "  agentgym eval --recipe NAME --model.path ... the settings of a recipe\n"
+        "  agentgym eval --resume RUN_DIR               play what a stopped evaluation has left\n"
         "  agentgym eval --policy oracle                what the oracle (or random choice) reaches\n"
         "  agentgym eval --tasks '[{id: AgentGym/TextCraft-v0}, {id: AgentGym/BabyAI-v0, evaluate_horizon: 30}]'\n\n"
         "Every option below overrides these settings.",
@@ -289,13 +293,14 @@ def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     terminal.say(f"model:  {summary['checkpoint']}")
 
 
-def _resumed_config(kind: type[TrainingConfig], run_dir: str, recipe: str | None, rest: list[str]) -> TrainingConfig:
-    longer = kind.longer
-    given, others = _take_option(rest, f"--{longer}")
+def _resumed_config(kind: type[RunConfig], run_dir: str, recipe: str | None, rest: list[str]) -> RunConfig:
+    longer = kind.longer if issubclass(kind, TrainingConfig) else ""
+    given, others = _take_option(rest, f"--{longer}") if longer else (None, rest)
     if recipe is not None or others:
+        but = f" (--{longer} can)" if longer else ""
         raise ConfigError(
             f"--resume continues a run with its own configuration; {' '.join(others) or '--recipe'} cannot be given "
-            f"beside it (--{longer} can)."
+            f"beside it{but}."
         )
     config = stored_config(Path(run_dir), kind)
     config.run_dir = run_dir

@@ -38,20 +38,24 @@ class CompactConfig:
     """Folder to write; by default one in the cache, which is kept for the next time."""
     seed: int = 0
     """Seed; on one thread the same one gives the same model to the last bit."""
-    episodes: int = 8000
+    echo_steps: int = 1500
+    """Steps in which it first learns to repeat tokens that it has read."""
+    echo_lr: float = 3e-3
+    """Learning rate of these steps."""
+    episodes: int = 4000
     """Retold episodes that the model is trained on, each once."""
     oracle_episodes: int = 400
     """Episodes that the oracle plays."""
     vocabulary: int = 1024
     """Tokens."""
-    hidden_size: int = 192
+    hidden_size: int = 128
     """Width of the model, a multiple of 32."""
-    layers: int = 4
+    layers: int = 3
     """Layers."""
     batch_size: int = 4
     """Episodes per optimiser step."""
     lr: float = 2e-3
-    """Largest learning rate; it rises over a twentieth of the steps, then falls to a tenth."""
+    """Largest learning rate on episodes; it rises over a twentieth of the steps, then falls to a tenth."""
 
     def check(self) -> None:
         """Check the numbers.
@@ -59,14 +63,15 @@ class CompactConfig:
         Raises:
             ConfigError: At the first one that is not accepted.
         """
-        least = {"episodes": self.batch_size, "oracle_episodes": 1, "layers": 1, "batch_size": 1}
+        least = {"echo_steps": 0, "episodes": self.batch_size, "oracle_episodes": 1, "layers": 1, "batch_size": 1}
         for name, number in {**least, "vocabulary": LEAST_VOCABULARY, "hidden_size": HEAD_SIZE}.items():
             if getattr(self, name) < number:
                 raise ConfigError(f"{name}={getattr(self, name)} is not accepted; give at least {number}.")
         if self.hidden_size % HEAD_SIZE:
             raise ConfigError(f"hidden_size={self.hidden_size} is not accepted; give a multiple of {HEAD_SIZE}.")
-        if not self.lr > 0:
-            raise ConfigError(f"lr={self.lr} is not accepted; give more than 0.")
+        for name, rate in {"lr": self.lr, "echo_lr": self.echo_lr}.items():
+            if not rate > 0:
+                raise ConfigError(f"{name}={rate} is not accepted; give more than 0.")
 
 
 def compact_path(config: CompactConfig, say: Callable[[str], None] = lambda _: None) -> Path:

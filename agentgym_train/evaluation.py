@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from agentgym_train.baselines import play
 from agentgym_train.config_kinds import EvalConfig
-from agentgym_train.metrics import evaluation_metrics, per_scenario
 from agentgym_train.policy import Sampler
 from agentgym_train.run import Run, check_errors, drive
+from agentgym_train.scenario import Scenario
 from agentgym_train.statistics import bootstrap
 from agentgym_train.terminal import Terminal
-from agentgym_train.trajectory import Trajectory
+from agentgym_train.trajectory import Episode, Trajectory, Turn
 
 
 class Evaluation(Run):
@@ -27,41 +27,15 @@ class Evaluation(Run):
         return super().load() if self.config.policy == "model" else None
 
     def run(self) -> dict[str, Any]:
-        """Play all episodes; returns the summary."""
+        """Play the episodes that are left; returns the summary."""
         config = self.config
-        parts: dict[str, list[Trajectory]] = {}
         with self.timed("evaluate"):
-            for scenario in self.scenarios:
-                done = parts.setdefault(scenario.name, [])
-
-                def finished(trajectory: Trajectory, done: list[Trajectory] = done) -> None:
-                    done.append(trajectory)
-                    self.folder.log_trajectories([trajectory.to_row(step=0, phase="eval", name="eval")])
-
-                episodes = scenario.held_out(config.evaluate.samples, f"{config.seed}/evaluate/eval")
-                if config.policy == "model":
-                    self.roll_out(scenario, "evaluation", episodes, config.evaluate.temperature, finished)
-                else:
-                    play(scenario, episodes, config.policy, finished, self.stop.check)
-                    check_errors(done, config.max_error_share)
+            parts = {scenario.name: self._play(scenario) for scenario in self.scenarios}
         rows = [
             {"scenario": scenario.name, "env": scenario.spec.id, "source": scenario.source, **row}
             for scenario in self.scenarios
             for row in result_rows(parts[scenario.name])
         ]
-        trajectories = [trajectory for part in parts.values() for trajectory in part]
-        self.folder.log(
-            {
-                "step": 0,
-                "phase": "eval",
-                "name": "eval",
-                "time": time.time(),
-                "horizon": max(scenario.evaluate_horizon for scenario in self.scenarios),
-                "temperature": config.evaluate.temperature,
-                **evaluation_metrics(trajectories),
-                **per_scenario(parts),
-            }
-        )
         summary = {
             "command": config.command,
             "status": "finished",
@@ -78,8 +52,44 @@ class Evaluation(Run):
         return summary
 
     def interrupted(self) -> str:
-        """Tell where the finished episodes are."""
-        return f"stopped; the episodes so far are in {self.folder.path / 'trajectories.jsonl'}"
+        """Tell how to go on: the finished episodes are in the folder."""
+        return f"stopped; continue with: agentgym {self.config.command} --resume {self.config.run_dir}"
+
+    def _play(self, scenario: Scenario) -> list[Trajectory]:
+        """Play those of a scenario's episodes that the folder does not hold; returns all, in their order."""
+        config = self.config
+        done = self._played(scenario)
+
+        def finished(trajectory: Trajectory) -> None:
+            done[trajectory.episode] = trajectory
+            row = trajectory.to_row(step=0, phase="eval", name=scenario.name, source=scenario.source)
+            self.folder.log_trajectories([row])
+
+        episodes = scenario.held_out(config.evaluate.samples, f"{config.seed}/evaluate/eval")
+        left = [episode for episode in episodes if episode not in done]
+        if config.policy == "model":
+            self.roll_out(scenario, "evaluation", left, config.evaluate.temperature, finished)
+        else:
+            play(scenario, left, config.policy, finished, self.stop.check)
+        trajectories = [done[episode] for episode in episodes]
+        check_errors(trajectories, config.max_error_share)
+        return trajectories
+
+    def _played(self, scenario: Scenario) -> dict[Episode, Trajectory]:
+        """The scenario's episodes that the folder holds; those that ended in an error are played again."""
+        played = {}
+        for line in (self.folder.path / "trajectories.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["name"] != scenario.name or row["end"] == "error":
+                continue
+            seed = f"{self.config.seed}/evaluate/eval"
+            trajectory = Trajectory(Episode(row["task"], row["seed"], row["sample"], row["horizon"], seed))
+            for name in ("goal", "subset", "reward", "score", "success", "end", "trials"):
+                setattr(trajectory, name, row[name])
+            trajectory.turns = [Turn(**turn) for turn in row["turns"]]
+            played[trajectory.episode] = trajectory
+            scenario.source = row["source"]
+        return played
 
 
 def result_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
@@ -118,9 +128,9 @@ def results_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
-def evaluate(config: EvalConfig, terminal: Terminal | None = None) -> dict[str, Any]:
-    """Evaluate (see `run.drive`)."""
-    return drive(Evaluation, config, resume=False, terminal=terminal)
+def evaluate(config: EvalConfig, resume: bool = False, terminal: Terminal | None = None) -> dict[str, Any]:
+    """Evaluate, or go on with an evaluation (see `run.drive`)."""
+    return drive(Evaluation, config, resume, terminal)
 
 
 _HEADINGS = ("scenario", "subset", "data", "horizon", "tasks", "episodes", "success", "any", "score", "turns", "errors")

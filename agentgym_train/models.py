@@ -173,12 +173,13 @@ def _resolve(path: str) -> str:
             raise ModelError(f"model.path={path!r}: the demo's model is not at {folder} yet; run: make demo-model")
         return str(folder)
     looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
-    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
+    folder = Path(path).expanduser()
+    if looks_local and not any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
         raise ModelError(
             f"model.path={path!r} is no model folder (it has no config.json); give the folder of a Hugging Face "
             f"causal language model, a hub id, or {DEMO_MODEL!r}."
         )
-    return str(Path(path).expanduser()) if looks_local else path
+    return str(folder) if looks_local else path
 
 
 if __name__ == "__main__":

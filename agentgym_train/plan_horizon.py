@@ -205,9 +205,9 @@ def plot_adaptive(replays: Mapping[str, Replay]) -> Figure:
                 elif told:
                     axes.axvspan(step, step + 1, color=COLOURS["red"], alpha=0.12, linewidth=0)
         above.set_title(kind, fontsize=10)
-        above.set_ylim(0, 1)
-        below.set_ylim(bottom=0)
+        above.set_ylim(-0.03, 1.03)
         below.set_xlabel("step")
+    grid[1][0].set_ylim(0, 1.1 * max(result.turns[-1] for result in replays.values()))  # that of all columns
     grid[0][0].set_ylabel("success")
     grid[1][0].set_ylabel("turns")
     figure.supxlabel("green: raised; red: held because something has collapsed", fontsize=9, color=COLOURS["muted"])

@@ -99,7 +99,7 @@ class RunFolder:
                 if not resume:
                     self._refuse_another_run()
                 self.progress = self._load_progress()
-                self._cut_logs()
+                self._cut_logs(whole_lines=config.command == "eval")
                 self._logs: dict[str, IO[str]] = {
                     name: opened.enter_context(open(path / name, "a", encoding="utf-8")) for name in _LOGS
                 }
@@ -227,10 +227,10 @@ class RunFolder:
         if self._config.is_file():
             stored = stored_data(self.path)
             command = stored.get("command", "train") if isinstance(stored, dict) else "train"
-            go_on = (
-                f"Continue it with: agentgym {command} --resume {self.path}; or give" if command != "eval" else "Give"
+            raise ConfigError(
+                f"{self.path} already holds a run. Continue it with: agentgym {command} --resume {self.path}; "
+                "or give another --run-dir; or remove the folder."
             )
-            raise ConfigError(f"{self.path} already holds a run. {go_on} another --run-dir; or remove the folder.")
         logs = [name for name in _LOGS if (self.path / name).is_file() and (self.path / name).stat().st_size]
         parts = [name for name in ("checkpoints", "reference") if (self.path / name).exists()]
         if logs or parts:
@@ -249,11 +249,13 @@ class RunFolder:
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(file, error) from error
 
-    def _cut_logs(self) -> None:
-        """Cut the logs back to what belongs to the checkpoint."""
+    def _cut_logs(self, whole_lines: bool) -> None:
+        """Cut the logs back to what belongs to the checkpoint; of a run without checkpoints, to whole lines."""
         for name in _LOGS:
             file, kept = self.path / name, self.progress.log_sizes.get(name, 0)
             size = file.stat().st_size if file.exists() else 0
+            if whole_lines and size:
+                kept = file.read_bytes().rfind(b"\n") + 1
             if size < kept:
                 raise ConfigError(
                     f"{file} has {size} bytes, but {kept} when {self.checkpoint} was written: it was shortened since. "

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from agentgym_envs.cache import cache_dir
+from agentgym_train.compact import CompactConfig, compact_path
 from agentgym_train.config import AlgorithmConfig, Config, from_dict
 from agentgym_train.curves import format_seconds, plot_seeds
 from agentgym_train.loop import train
@@ -50,8 +50,8 @@ def page(runs: dict[str, list[Run]], steps: int) -> str:
     lines = [
         "# The online algorithms on one setting",
         "",
-        f"Written by `python -m benchmarks.algorithms`: TextCraft's goals of depth 1, the compact model, {steps} steps of "
-        "8 tasks x 8 samples within 6 turns, learning rate 1e-4, the same 32 held-out tasks x 8 samples before and "
+        f"Written by `python -m benchmarks.algorithms`: TextCraft's goals of depth 1, the compact model, {steps} steps "
+        "of 8 tasks x 8 samples within 6 turns, learning rate 1e-4, the same 32 held-out tasks x 8 samples before and "
         "after. Nothing was tuned for one of them: the figures say that each learns, not which one is best.",
         "",
         "| Algorithm | Seeds | Before | After | Gain (points) | 95 % interval | Time a run |",
@@ -97,17 +97,17 @@ def _by_task(runs: Sequence[Run], name: str) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are not finished, then write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__)
-    default = cache_dir("models", "compact-textcraft-depth1-v0")
-    parser.add_argument("--model", type=Path, default=default, help="folder that `agentgym compact` made")
+    parser.add_argument("--model", type=Path, help="folder of another model than the compact one")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--folder", type=Path, default=_ROOT / "runs" / "algorithms")
     parser.add_argument("--page", type=Path, default=_PAGE)
     options = parser.parse_args(arguments)
+    model = options.model or compact_path(CompactConfig(), print)
     runs: dict[str, list[Run]] = {name: [] for name in NAMES}
     for seed in range(options.seeds):  # a seed of each first, so that an interrupted study compares equals
         for name in NAMES:
-            config = setting(name, seed, options.steps, options.model, options.folder)
+            config = setting(name, seed, options.steps, model, options.folder)
             folder = Path(config.run_dir)
             if not (folder / "summary.json").is_file():
                 train(config, resume=(folder / "config.yaml").is_file())

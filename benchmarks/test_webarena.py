@@ -18,6 +18,8 @@ import pytest
 from agentgym_envs.webarena.env import WebArenaEnv
 from agentgym_envs.webarena.verify import any_action
 
+pytestmark = pytest.mark.timeout(3_600)
+
 MANY = 16
 TURNS = 6
 

@@ -1,17 +1,16 @@
 """Train Tianshou's PPO on BabyAI's GoTo levels, with its own collectors and vector environments.
 
-pip install tianshou    # 2.0 or newer; in an environment of its own: it pins pandas below 3
+pip install 'agentgym-suite[babyai,tianshou]'    # in an environment of its own: it holds pandas below 3
 python examples/tianshou_ppo.py --steps 40000
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import sys
 
-if int(importlib.metadata.version("tianshou").partition(".")[0]) < 2:
-    sys.exit("error: this example needs Tianshou 2.0 or newer. Update it with: pip install --upgrade tianshou")
+from agentgym_wrappers.requirements import need
+
+need("tianshou", tianshou=(2, 0))
 
 import gymnasium
 import torch
@@ -32,7 +31,6 @@ PRIMITIVE = ("turn left", "turn right", "move forward", "pick up", "drop", "togg
 
 
 def make() -> gymnasium.Env:
-    import agentgym_envs  # noqa: F401  (this function also runs in Tianshou's workers)
 
     env = EncodeObservation(gymnasium.make("AgentGym/BabyAI-GoTo-v0"), NgramHash(size=1024, goal_size=256))
     return DiscreteActions(env, actions=PRIMITIVE)

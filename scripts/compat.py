@@ -119,6 +119,7 @@ PACKAGES = (
         "tianshou",
         "PPO in `examples/tianshou_ppo.py`",
         (_example("tianshou_ppo", "--steps", "256", "--envs", "2", "--episodes", "4"),),
+        extras="babyai,tianshou",
     ),
     Package(
         "trl",

@@ -117,7 +117,8 @@ processor thread. An episode is a success if the environment says so (`info["suc
 {table}
 
 `Random` chooses among the possible actions (mean over the seeds); `Trained` samples from the policy; a number a
-seed. `Order` is another numbering of the actions (`DiscreteActions(order=...)`), to see whether what is learned hangs on it.
+seed. `Order` is another numbering of the actions (`DiscreteActions(order=...)`), to see whether what is learned
+hangs on it.
 
 ![Success of training episodes by step](third-party-sb3.png)
 

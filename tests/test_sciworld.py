@@ -96,7 +96,8 @@ def test_variations_and_splits_are_the_simulators_own(env: SciWorldEnv) -> None:
                 for task in env.task_table().select(family.subset, split)
                 if tasks.name_and_variation(task)[0] == family.name
             ]
-            assert json.loads(listed) == ours, (family.name, split)
+            unsolved = tasks.UNSOLVED.get(family.name, ())
+            assert [number for number in json.loads(listed) if number not in unsolved] == ours, (family.name, split)
 
 
 def test_a_task_and_prefix_actions_start_an_episode_and_wrong_ones_are_refused(env: SciWorldEnv) -> None:

@@ -145,6 +145,13 @@ def test_a_reset_leaves_nothing_of_an_episode(env: WebArenaEnv) -> None:
     assert (state["cookies"], state["storage"]) == ([], [])
 
 
+def test_an_episode_that_logs_out_leaves_the_next_logged_in(env: WebArenaEnv) -> None:
+    first = start(env, "gitlab")
+    assert "logged in as" in first
+    assert "logged in as" not in act(env, "click", "button 'Logout'")
+    assert start(env, "gitlab") == first
+
+
 def test_scores_do_not_depend_on_what_was_played_before(env: WebArenaEnv) -> None:
     fields = tasks.embedded()
     changing = [number for number, task in enumerate(fields) if task["changes_state"]]

@@ -124,7 +124,7 @@ def test_the_oracle_finds_its_way_from_elsewhere(env: WebArenaEnv) -> None:
 
 def test_rules_name_lines_and_not_parts_of_them() -> None:
     view = (
-        "Tab 0: 'Order 17: thanks'\nTab 1 (current): 'x'\nURL: http://gitlab/\n[1] RootWebArea\n  [2] link 'A b'\n"
+        "Tab 0: 'x' | Tab 1 (current): 'Order 17: thanks'\nURL: http://gitlab/\n[1] RootWebArea\n  [2] link 'A b'\n"
         "  [3] link 'A' focused: true\n  [4] cell 'C'\n    [5] link 'A'"
     )
     for see, seen in (

@@ -58,6 +58,8 @@ FAMILIES = (
     Family("10-1", "mendelian-genetics-known-plant", "Genetics", 120),
     Family("10-2", "mendelian-genetics-unknown-plant", "Genetics", 480),
 )
+# Variations whose own path fails, as `make verify` found: it sets on fire what it should melt and freeze again.
+UNSOLVED = {"freeze": (11, 19)}
 LEFT_OUT_BY_AGENTGYM = ("Grow", "InclinedPlane", "Genetics")
 
 
@@ -117,7 +119,9 @@ def _tasks() -> Iterator[Task]:
     index = 0
     for family in FAMILIES:
         for variation in range(family.variations):
-            yield Task(f"sciworld_{index}", index, family.subset, _split(variation, family.variations))
+            split = _split(variation, family.variations)
+            solvable = variation not in UNSOLVED.get(family.name, ())
+            yield Task(f"sciworld_{index}", index, family.subset, split, solvable=solvable)
             index += 1
 
 

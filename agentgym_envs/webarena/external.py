@@ -220,8 +220,10 @@ class ExternalTenant:
         raise ValueError(f"WebArena: {site} is an external site, which cannot be asked {name!r}; use program_html.")
 
     def close(self) -> None:
-        """Give the back end up."""
-        self._lock.close()
+        """Give the back end up; a second call does nothing."""
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
+            self._lock.close()
 
     # ---- parts --------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def _number(view: str, line: str) -> str | None:
         return "" if f"\n{line}\n" in f"\n{view}\n" else None
     if line.startswith("tab '"):
         title = re.escape(line.removeprefix("tab ").removesuffix("'"))
-        return "" if re.search(rf"^Tab \d+(?: \(current\))?: {title}", view, re.MULTILINE) else None
+        return "" if re.search(rf"(?:^|\| )Tab \d+(?: \(current\))?: {title}", view, re.MULTILINE) else None
     start, number = 0, None
     for part in line.split(BELOW):
         match = re.compile(rf"^ *\[(\d+)\] {re.escape(part)}(?=$| [a-z]+: )", re.MULTILINE).search(view, start)

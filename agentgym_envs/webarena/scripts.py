@@ -50,7 +50,29 @@ _BEFORE = """
     this.addEventListener("loadend", () => { state.pending -= 1; }, { once: true });
     return send.apply(this, given);
   };
-  state.busy = () => state.pending > 0 || timers.size > 0;
+  // Scripts, styles, frames and pictures that are added once the page is loaded. Those before it waits for itself.
+  const added = new Set();
+  const isFetched = (node) => node.src && ["SCRIPT", "IFRAME", "IMG"].includes(node.tagName) && node.loading !== "lazy"
+    || node.tagName === "LINK" && node.rel === "stylesheet";
+  new MutationObserver((records) => {
+    if (document.readyState !== "complete") return;
+    for (const record of records) {
+      for (const node of record.addedNodes) {
+        if (node.nodeType !== Node.ELEMENT_NODE) continue;
+        for (const one of [node, ...node.querySelectorAll("script, iframe, img, link")]) {
+          if (isFetched(one) && !(one.tagName === "IMG" && one.complete)) added.add(one);
+        }
+      }
+    }
+  }).observe(document, { subtree: true, childList: true });
+  for (const end of ["load", "error"]) {
+    window.addEventListener(end, (event) => { added.delete(event.target); }, true);
+  }
+  const isAdded = () => {
+    for (const node of added) if (!node.isConnected) added.delete(node);
+    return added.size > 0;
+  };
+  state.busy = () => state.pending > 0 || timers.size > 0 || isAdded();
 
   window.addEventListener("click", (event) => {
     const link = event.target instanceof Element ? event.target.closest("a[href], area[href]") : null;
@@ -66,16 +88,17 @@ _BEFORE = """
 })();
 """
 
-# Waits until a frame was drawn since whose predecessor nothing changed and nothing is waited for.
+# Waits until a frame was drawn since whose predecessor nothing changed and nothing is waited for. What it gives up
+# after is a number of frames: a machine that is busy with other things draws fewer, and the page does less meanwhile.
 QUIET = """
 new Promise((resolve) => {
   const end = performance.now() + %d;
-  let changed = true;
+  let changed = true, frames = 0;
   const observer = new MutationObserver(() => { changed = true; });
   observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
   const check = () => {
     const busy = changed || document.readyState !== "complete" || (window.__agentgym && window.__agentgym.busy());
-    if (!busy || performance.now() > end) { observer.disconnect(); resolve(!busy); return; }
+    if (!busy || ++frames > %d || performance.now() > end) { observer.disconnect(); resolve(!busy); return; }
     changed = false;
     look();
   };

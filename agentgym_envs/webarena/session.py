@@ -26,7 +26,7 @@ from agentgym_envs.webarena.trace import Trace
 T = TypeVar("T")
 
 MAX_TABS = 10
-_QUIET_SECONDS = 3.0  # a page that never comes to rest is looked at after this time
+_QUIET_FRAMES = 180  # a page that never comes to rest is looked at after so many, 3 s on an idle machine
 _POPUP_SECONDS = 2.0
 _CALL_SECONDS = 10.0
 _MAX_TITLE = 60
@@ -635,7 +635,7 @@ class Session:
                 await self._send(tab, "Page.stopLoading")
                 break
             tab.changed.clear()
-            quiet = scripts.QUIET % (1_000 * min(_QUIET_SECONDS, left))
+            quiet = scripts.QUIET % (900 * left, _QUIET_FRAMES)  # before this gives up waiting for the answer
             try:
                 await self._evaluate(tab, quiet, left)
             except TimeoutError:

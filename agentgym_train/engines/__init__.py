@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from agentgym_train.config import EngineConfig
 from agentgym_train.engines.base import Completion, Engine, EngineError, Request, refuse_choices
-from agentgym_train.engines.config import EngineConfig
 
 __all__ = ["Completion", "Engine", "EngineConfig", "EngineError", "Request", "make_engine", "refuse_choices"]
 

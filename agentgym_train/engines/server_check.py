@@ -38,7 +38,7 @@ def check_server(replica: Replica, tokenizer: PreTrainedTokenizerBase, max_conte
                 f"start it with --max-model-len {max_context}."
             )
         model = str(card["id"])
-        _check_tokenizer(replica, model, tokenizer, timeout_s)
+        _check_tokenizer(replica, model, tokenizer, max_context, timeout_s)
         _check_temperature(replica, model, tokenizer, timeout_s)
         return model
     except (ReplicaDown, RequestRefused) as error:
@@ -55,17 +55,16 @@ def _model_card(replica: Replica, timeout_s: float) -> dict[str, Any]:
         ) from error
 
 
-def _check_tokenizer(replica: Replica, model: str, tokenizer: PreTrainedTokenizerBase, timeout_s: float) -> None:
+def _check_tokenizer(
+    replica: Replica, model: str, tokenizer: PreTrainedTokenizerBase, max_context: int, timeout_s: float
+) -> None:
     """Let the server tokenize a text with tokens from the whole vocabulary, the special ones among them."""
-    step = max(1, len(tokenizer) // _PROBE_TOKENS)
-    text = str(tokenizer.decode(range(0, len(tokenizer), step))) + "".join(map(str, tokenizer.all_special_tokens))
+    tokens = min(_PROBE_TOKENS, max_context // 8)  # single ones may be parts of characters, and become several
+    text = "".join(map(str, tokenizer.all_special_tokens[:tokens]))
+    text += str(tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // tokens))))
     own = list(tokenizer.encode(text, add_special_tokens=False))
     body = completion_body(model, text, max_tokens=1, temperature=1.0, seed=0)
-    try:
-        theirs = read_choice(replica.call(PATH, body, timeout_s), replica.url)["prompt_token_ids"]
-    except RequestRefused:
-        theirs = None  # other tokens may be too many
-    if theirs != own:
+    if read_choice(replica.call(PATH, body, timeout_s), replica.url)["prompt_token_ids"] != own:
         raise EngineError(
             f"the server at {replica.url} has another tokenizer than the trainer, so its token ids mean something "
             f"else; let it serve the model that is trained (it serves {model})."
@@ -75,18 +74,16 @@ def _check_tokenizer(replica: Replica, model: str, tokenizer: PreTrainedTokenize
 def _check_temperature(replica: Replica, model: str, tokenizer: PreTrainedTokenizerBase, timeout_s: float) -> None:
     """Compare two tokens' log-probabilities at temperatures 1 and 1/2; at the latter their difference is twice."""
     prompt = tokenizer.encode("a b c", add_special_tokens=False)
-    differences = []
+    tops = []
     for temperature in (1.0, 0.5):
         body = completion_body(model, prompt, max_tokens=1, temperature=temperature, seed=0, logprobs=5)
         choice = read_choice(replica.call(PATH, body, timeout_s), replica.url)
         try:
-            top = {str(name): float(value) for name, value in choice["logprobs"]["top_logprobs"][0].items()}
+            tops.append({str(name): float(value) for name, value in choice["logprobs"]["top_logprobs"][0].items()})
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(f"the server at {replica.url} returns no log-probabilities of tokens.") from error
-        if not differences:
-            likely, unlikely = max(top, key=lambda name: top[name]), min(top, key=lambda name: top[name])
-        differences.append(top.get(likely, 0.0) - top.get(unlikely, 0.0))
-    plain, scaled = differences
+    both = sorted(tops[0].keys() & tops[1].keys(), key=lambda name: tops[0][name])
+    plain, scaled = (top[both[-1]] - top[both[0]] if both else 0.0 for top in tops)
     if plain > _CLEAR and scaled < 1.5 * plain:
         raise EngineError(
             f"the server at {replica.url} tells log-probabilities as they are before the temperature; start it with "

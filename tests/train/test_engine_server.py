@@ -138,6 +138,11 @@ def ask(count: int = 12, max_tokens: int = 8) -> list[Request]:
     return [Request(str(i), CONTEXTS[i % 4], max_tokens, f"seed {i}") for i in range(count)]
 
 
+def wait_for_error(engine: ServerEngine) -> None:
+    while True:
+        engine.collect(30.0)
+
+
 @needs_vllm
 def test_replicas_sample_alike_and_as_a_plain_forward(
     servers: list[Server], connect: Callable[..., ServerEngine], model: PreTrainedModel
@@ -225,8 +230,7 @@ def test_servers_that_die_and_freeze_in_mid_rollout(
     servers[1].signal(signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(EngineError, match=r"no server is left .*no answer within 5 s"):
-        while True:
-            impatient.collect(30.0)
+        wait_for_error(impatient)
     assert time.monotonic() - begun < 30
     with pytest.raises(EngineError, match="no server is left"):
         impatient.update_weights(model)
@@ -336,7 +340,7 @@ def raw(asked: Answer) -> Answer:
         (in_choice(logprobs=None), "no log-probabilities"),
         (in_choice(prompt_token_ids=[1, 2, 3]), "another tokenizer"),
         (lambda path, asked, answer: {"choices": []}, "something else than a completion"),
-        (lambda path, asked, answer: (401, {"error": {"message": "no key"}}), "another tokenizer|401 no key"),
+        (lambda path, asked, answer: (401, {"error": {"message": "no key"}}), "cannot be used: 401 no key"),
         (lambda path, asked, answer: (500, {"error": {"message": "broken"}}), "cannot be used: it answers 500 broken"),
     ],
 )
@@ -429,5 +433,5 @@ def test_addresses(connect: Callable[..., ServerEngine]) -> None:
             connect(url)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        with pytest.raises(EngineError, match="cannot be used: .*refused"):
+        with pytest.raises(EngineError, match=r"cannot be used: .*refused"):
             connect(f"http://127.0.0.1:{closed.getsockname()[1]}")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from agentgym_train.cli import main
 from agentgym_train.config import from_dict
 from agentgym_train.config_kinds import EvalConfig
 from agentgym_train.evaluation import result_rows
+from agentgym_train.run_folder import RunFolder
 from agentgym_train.statistics import bootstrap
-from agentgym_train.terminal import Terminal
 from agentgym_train.trajectory import Episode, Trajectory, Turn
 from tests.train.letters_env import LETTERS_ID
 from tests.train.small_runs import LETTERS, rows_of, settings
@@ -81,7 +82,7 @@ def test_a_model_is_evaluated_on_all_held_out_tasks(
     assert main(["eval", *LETTERS_EVAL, *model[:-1], str(again)]) == 0
     assert rows_of(again, name="trajectories.jsonl") == episodes  # the same seed, the same episodes
     assert main(["eval", *LETTERS_EVAL, *model]) == 1
-    assert f"{run} already holds a run. Give another --run-dir" in capsys.readouterr().err
+    assert f"Continue it with: agentgym eval --resume {run}" in capsys.readouterr().err
 
 
 def test_the_oracle_and_chance_are_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,18 +133,34 @@ def test_several_scenarios_have_a_horizon_each(tiny_path: Path, tmp_path: Path) 
     ]
 
 
-def test_what_was_played_before_ctrl_c_is_kept(
+def test_a_stopped_evaluation_plays_what_is_left(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Watched(Terminal):
-        def bar(self, title: str, total: int) -> Any:
+    class Watched(RunFolder):
+        def log_trajectories(self, rows: Iterable[dict[str, Any]]) -> None:
+            super().log_trajectories(rows)
             signal.raise_signal(signal.SIGINT)
-            return super().bar(title, total)
 
-    monkeypatch.setattr("agentgym_train.commands.Terminal", Watched)
-    run = tmp_path / "run"
-    assert main(["eval", *LETTERS_EVAL, "--model.path", str(tiny_path), "--run-dir", str(run)]) == 130
-    assert f"stopped; the episodes so far are in {run / 'trajectories.jsonl'}" in capsys.readouterr().out
+    start = ["eval", *LETTERS_EVAL, *EXACT, "--rollout.max-parallel", "1", "--model.path", str(tiny_path), "--run-dir"]
+    run, straight = tmp_path / "run", tmp_path / "straight"
+    assert main([*start, str(straight)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("agentgym_train.run.RunFolder", Watched)
+        assert main([*start, str(run)]) == 130
+    assert f"stopped; continue with: agentgym eval --resume {run}" in capsys.readouterr().out
+    (first,) = rows_of(run, name="trajectories.jsonl")
+    failed = {**first, "task": "letters_7", "end": "error", "error": "the simulator is broken"}
+    with (run / "trajectories.jsonl").open("a") as log:
+        log.write(json.dumps(failed) + "\n" + '{"torn')  # an error, and what a crash leaves
+    assert main(["eval", "--resume", str(run), "--seed", "3"]) == 1
+    assert "--resume continues a run with its own configuration; --seed 3" in capsys.readouterr().err
+
+    assert main(["eval", "--resume", str(run)]) == 0
+    played = [row for row in rows_of(run, name="trajectories.jsonl") if row["end"] != "error"]
+    assert played[0] == first
+    assert sorted(row["task"] for row in played) == ["letters_11", "letters_3", "letters_7"]
+    mine, theirs = (json.loads((path / "summary.json").read_text())["results"] for path in (run, straight))
+    assert mine == theirs
 
 
 def test_what_is_not_for_an_evaluation_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

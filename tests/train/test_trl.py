@@ -15,12 +15,12 @@ import torch
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 pytest.importorskip("trl", reason="pip install 'agentgym-suite[trl]'")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
+pytestmark = pytest.mark.filterwarnings("ignore")  # TRL warns of other libraries' versions and deprecations
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trl_grpo", EXAMPLE)
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +28,11 @@ def example() -> ModuleType:
     return module
 
 
-@pytest.mark.filterwarnings("ignore")  # of TRL and datasets
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return load("trl_grpo")
+
+
 def test_grpo_and_sft_run_by_trl_end_to_end(
     example: ModuleType, tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +83,6 @@ def test_what_trl_is_given_is_what_was_sampled(example: ModuleType, tiny_path: P
         torch.testing.assert_close(own[sampled], torch.tensor(logprobs)[sampled], atol=1e-4, rtol=0.0)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL's loop with replies that call tools: what it sees is the environment's text, what it pays is its reward."""
     from datasets import Dataset
@@ -133,6 +136,14 @@ def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, mon
     assert "<tool_response>Crafted 4 minecraft:acacia_planks</tool_response>" in seen[2]
     assert trainer.state.log_history[0]["reward"] == 1.0
     assert trainer.state.log_history[0]["tools/failure_frequency"] == 0.0
+
+
+def test_the_example_with_tools_runs(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--steps", "1", "--generations", "2", "--tokens", "24", "--folder", str(tmp_path)]
+    load("trl_tools").main(["--model", str(tiny_path), *sizes])
+    printed = capsys.readouterr().out
+    assert "tools: craft, get, inventory" in printed
+    assert "step 1: reward 0.00" in printed
 
 
 def test_tools_are_the_scenarios_verbs() -> None:

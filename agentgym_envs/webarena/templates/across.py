@@ -262,11 +262,7 @@ TEMPLATES = (
                 ("link 'Print this page'",),
                 [
                     *cms.ORDER,
-                    click(
-                        "button 'Change status'",
-                        cms.ORDER_PAGE,
-                        "heading 'Change order status:' » combobox 'Processing'",
-                    ),
+                    *cms.new_status("Processing"),
                     stop(
                         "", cms.ORDER_PAGE, "StaticText 'Order status changed from \\'Pending\\' to \\'Processing\\''"
                     ),

@@ -63,7 +63,7 @@ def moving(data: Data) -> Iterator[Row]:
     for place, row in enumerate(alternating(orders(data), "status")):
         if row["status"] in following:
             choices = following[row["status"]]
-            yield row | {"new": choices[place // 4 % len(choices)], "first": choices[0]}
+            yield row | {"new": choices[place // 4 % len(choices)]}
 
 
 def noted(data: Data) -> list[Row]:
@@ -154,7 +154,9 @@ def coupons(data: Data) -> list[Row]:
 def waiting(data: Data) -> list[Row]:
     """Reviews that wait for moderation, of products that have one such review."""
     rows = [row for row in data("cms", "reviews") if row["status"] == "waiting"]
+    known = {row["account"]: f"{row['first_name']} {row['last_name']}" for row in data("cms", "customers")}
     for row in rows:
+        row["who"] = known[row["account"]]
         row["others"] = [{"id": other["id"]} for other in sorted(rows, key=lambda item: item["id"]) if other is not row]
     return only(rows, "product")
 
@@ -222,6 +224,7 @@ PRODUCT = [
 _FOUND = "textbox 'Email:' value: '{email}'"
 STOCK = "table 'Stock and pricing'"
 COUPON = [*menu("Offers", "Coupons"), click("link '{name}'", "heading 'Coupons' level: 1")]
+_MATCHING = "All reviews with status matching \\'{}\\'"
 SAVED = "link 'View it on the site'"
 
 
@@ -233,6 +236,31 @@ def section(name: str, seen: str, fields: dict[str, str]) -> Plan:
         *form(fields, "button 'Save'", PRODUCT_PAGE, seen),
         stop("", "heading 'Products' level: 1", SAVED),
     ]
+
+
+def pick(plain: str, styled: str, choice: str, submit: str, *see: str) -> list[Step]:
+    """Choose in a list, and click; the dashboard's scripts put one of their own in its place once they have run.
+
+    Args:
+        plain: Line of the list as it comes.
+        styled: Line above the list of the scripts.
+        choice: What to choose.
+        submit: Line of the button.
+        see: What else the page shows.
+    """
+    return [
+        click(f"{styled} » combobox", *see),
+        click(f"option '{choice}'", *see),
+        fill(plain, choice, *see),
+        click(submit, *see, f"{styled} » combobox '{choice}'"),
+        click(submit, *see, f"{plain} value: '{choice}'"),
+    ]
+
+
+def new_status(status: str) -> list[Step]:
+    """Change the status of an order on its page."""
+    plain, styled = "combobox 'New order status *'", "heading 'Change order status:'"
+    return pick(plain, styled, status, "button 'Change status'", ORDER_PAGE)
 
 
 def of_order(name: str, intent: str, rows: Rows, line: str, answer: Fields, said: str) -> Template:
@@ -258,16 +286,17 @@ def of_period(name: str, intent: str, label: str, said: str, answer: Fields) -> 
 
 def moderated(name: str, intent: str, choice: str, result: str) -> Template:
     """A decision about a review."""
+    waits = f"heading '{_MATCHING.format('Requires moderation')}'"
+    decided = f"heading '{_MATCHING.format(choice)} with customer name matching \\'{{who}}\\''"
     plan = [
         *menu("Content", "Reviews"),
-        fill("combobox 'Status:'", "Requires moderation", "heading 'Reviews' level: 1"),
-        click("button 'Search'", "combobox 'Status:' value: 'Requires moderation'"),
-        click("link '{product}' » button 'Actions'", "heading 'Reviews' level: 1"),
-        click("link 'Edit'", "heading 'Reviews' level: 1"),
-        click("StaticText 'Status:' » combobox", "heading 'Review #{id}'"),
-        click(f"option '{choice}'", "heading 'Review #{id}'"),
-        click("button 'Save'", "heading 'Review #{id}'", f"StaticText 'Status:' » combobox '{choice}'"),
-        stop("", "heading 'Reviews' level: 1", f"link '{{product}}' » cell '{choice}'"),
+        *form({"combobox 'Status:'": "Requires moderation"}, "button 'Search'", "heading 'All reviews' level: 3"),
+        # Where it no longer waits, it is looked for among those that have been decided about.
+        *form({"combobox 'Status:'": choice, "textbox 'Customer name:'": "{who}"}, "button 'Search'", waits),
+        click("link '{product}' » button 'Actions'", waits),
+        click("link 'Edit'", waits),
+        *pick("combobox 'Status:'", "StaticText 'Status:'", choice, "button 'Save'", "heading 'Review #{id}'"),
+        stop("", decided, "link '{product}'"),
     ]
     return Template(
         name,
@@ -479,9 +508,7 @@ TEMPLATES = (
         lambda data: list(moving(data)),
         [
             *ORDER,
-            click("heading 'Change order status:' » combobox '{first}'", ORDER_PAGE),
-            click("option '{new}'", ORDER_PAGE),
-            click("button 'Change status'", ORDER_PAGE, "heading 'Change order status:' » combobox '{new}'"),
+            *new_status("{new}"),
             stop("", ORDER_PAGE, "StaticText 'Order status changed from \\'{status}\\' to \\'{new}\\''"),
         ],
         state=[

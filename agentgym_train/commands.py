@@ -218,6 +218,7 @@ def _run(config: RunConfig, resume: bool) -> int:
     _quiet_libraries()
     from agentgym_train.chat import ChatTemplateError
     from agentgym_train.engines import EngineError
+    from agentgym_train.lora import AdapterError
     from agentgym_train.models import ModelError
     from agentgym_train.report import write_report
     from agentgym_train.run import drive
@@ -233,7 +234,10 @@ def _run(config: RunConfig, resume: bool) -> int:
     terminal.say(f"model: {model}   env: {envs}   seed: {config.seed}")
     try:
         summary = drive(_kind_of(config), config, resume, terminal)
-    except (ConfigError, ModelError, ChatTemplateError, EngineError, FolderError, NumericsError, WorkerError) as error:
+    except (
+        *(AdapterError, ChatTemplateError, ConfigError, EngineError, FolderError),
+        *(ModelError, NumericsError, WorkerError),
+    ) as error:
         return _fail(error)
     except StopRequested as stop:
         return stop.exit_code

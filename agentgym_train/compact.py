@@ -38,11 +38,11 @@ class CompactConfig:
     """Folder to write; by default one in the cache, which is kept for the next time."""
     seed: int = 0
     """Seed; on one thread the same one gives the same model to the last bit."""
-    echo_steps: int = 1500
-    """Steps in which it first learns to repeat tokens that it has read."""
+    echo_steps: int = 3000
+    """Most steps in which it first learns to repeat tokens that it has read; it goes on once it can."""
     echo_lr: float = 3e-3
     """Learning rate of these steps."""
-    episodes: int = 4000
+    episodes: int = 6000
     """Retold episodes that the model is trained on, each once."""
     oracle_episodes: int = 400
     """Episodes that the oracle plays."""
@@ -50,7 +50,7 @@ class CompactConfig:
     """Tokens."""
     hidden_size: int = 128
     """Width of the model, a multiple of 32."""
-    layers: int = 3
+    layers: int = 2
     """Layers."""
     batch_size: int = 4
     """Episodes per optimiser step."""

@@ -45,6 +45,7 @@ _WORD = re.compile(r"[A-Za-z]{2,}")
 _INVENTED = 0.3  # share of new names that mean nothing; the others are names that other episodes use
 _SHARPNESS = 4.5  # of attention to the token before, at first: four fifths of it go there
 _ECHOES = 16  # sequences of a step of the first phase
+_CAN_REPEAT = 0.3  # loss, in nats a token, at which the first phase ends
 _READING = 0.7  # share of the training in which prompts are learned too, which is how copying is learned first
 
 
@@ -265,8 +266,11 @@ def _train(
         rows = pack([_echo(rng, chat) for _ in range(_ECHOES)], optimiser_config.token_budget)
         lr = config.echo_lr * min(1.0, (step + 1) / 50)
         metrics = update_supervised(model, optimiser, rows, lr, optimiser_config, _go_on)
-        if (step + 1) % max(1, config.echo_steps // 5) == 0:
+        can = metrics["loss"] < _CAN_REPEAT
+        if can or (step + 1) % 250 == 0:
             say(f"{step + 1} steps of repeating what was read: loss {metrics['loss']:.3f} nats a token")
+        if can:
+            break
     steps = config.episodes // config.batch_size
     lessons = retold(stories, config.episodes, config.seed)
     for step in range(steps):

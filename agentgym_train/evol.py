@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym_train.config_kinds import EvolConfig
+from agentgym_train.lora import has_adapter, restart_adapter
 from agentgym_train.memory import give_back
 from agentgym_train.metrics import episode_metrics, per_scenario
 from agentgym_train.models import load_model
@@ -133,8 +134,11 @@ class Evol(TrainingRun):
         """Begin exploring, or learning: with a fresh optimiser, and perhaps from the base model again."""
         progress, policy = self.folder.progress, self.policy
         if phase == "learn" and self.config.learn.start == "base" and len(self._batches()):
-            base = load_model(self.config.model.path, policy.model.device)
-            policy.model.load_state_dict(base.state_dict())
+            if has_adapter(policy.model):
+                restart_adapter(policy.model, self.config.seed)
+            else:
+                base = load_model(self.config.model.path, policy.model.device)
+                policy.model.load_state_dict(base.state_dict())
         policy.optimiser = make_optimiser(policy.model, self.config.optimiser)
         give_back()
         policy.sync()

@@ -6,6 +6,7 @@ packing.py, update.py, critic.py; what every kind of run has, in run.py.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,8 +24,8 @@ from agentgym_train.estimators import KL_IN_REWARD, choose, token_advantages
 from agentgym_train.groups import Group, GroupsUnderWay
 from agentgym_train.memory import give_back
 from agentgym_train.metrics import batch_metrics, lag_metrics, per_scenario
-from agentgym_train.models import load_model
 from agentgym_train.packing import Row
+from agentgym_train.reference import Reference, load_reference
 from agentgym_train.run import TrainingRun, check_errors, drive
 from agentgym_train.run_folder import RunFolder, load_state
 from agentgym_train.scenario import Scenario
@@ -48,7 +49,7 @@ class Trainer(TrainingRun):
     ) -> None:
         """Load everything (see `Run`)."""
         super().__init__(config, folder, stop, watchdog, terminal)
-        self.reference: PreTrainedModel | None = None
+        self.reference: Reference | None = None
         self.critic: Critic | None = None
         if folder.checkpoint is not None and folder.progress.phase == "train":
             self._make_critic(folder.checkpoint)
@@ -183,7 +184,8 @@ class Trainer(TrainingRun):
         if self.reference is None:
             return None
         temperature, precision = self.config.rollout.temperature, self.config.optimiser.precision
-        return reference_logprobs(self.reference, rows, temperature, precision, self.stop.check)
+        with self.reference() as model:
+            return reference_logprobs(model, rows, temperature, precision, self.stop.check)
 
     def _update(
         self,
@@ -213,6 +215,8 @@ class Trainer(TrainingRun):
             replace(algorithm, kl_coef=0.0) if algorithm.name in KL_IN_REWARD else algorithm,
             config.optimiser,
             self.stop.check,
+            # What is finished late was sampled by other weights than the policy has now.
+            engine_tolerance=math.inf if config.rollout.max_lag else algorithm.engine_tolerance,
         )
         if self.critic is not None:
             metrics |= update_critic(
@@ -281,8 +285,8 @@ class Trainer(TrainingRun):
     def _load_reference(self) -> None:
         """The policy as it was after the warm start, for the KL term."""
         if self.config.algorithm.kl_coef:
-            reference = load_model(str(self.folder.reference), self.policy.model.device)
-            self.reference = reference.eval().requires_grad_(False)
+            offload = self.config.model.offload_reference
+            self.reference = load_reference(self.policy.model, self.folder.reference, offload)
 
 
 def train(config: Config, resume: bool = False, terminal: Terminal | None = None) -> dict[str, Any]:

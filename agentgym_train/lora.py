@@ -49,8 +49,17 @@ def add_adapter(model: PreTrainedModel, rank: int, alpha: float, seed: int) -> N
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
         _put_in(model, config)
+    restart_adapter(model, seed)
+
+
+def restart_adapter(model: PreTrainedModel, seed: int) -> None:
+    """Let a model's adapter be as `add_adapter` made it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers: list[Any] = [module for module in model.modules() if _is_adapted(module)]
+        for layer in layers:
+            layer.reset_lora_parameters(_NAME, init_lora_weights=True)
 
 
 def save_adapter(model: PreTrainedModel, folder: Path) -> None:

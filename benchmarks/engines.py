@@ -28,8 +28,7 @@ from agentgym_train.logprobs import autocast
 from agentgym_train.memory import give_back
 from agentgym_train.models import DEMO_MODEL, load_model, load_tokenizer, stop_tokens
 
-PROMPTS, REPLIES, REPLY_TOKENS, MAX_CONTEXT = 4, 2, 32, 1024
-UPDATES = 200
+PROMPTS, REPLIES, REPLY_TOKENS, MAX_CONTEXT = 2, 2, 48, 1024
 FIGURE = Path(__file__).parents[1] / "docs/results/engines-updates.png"
 
 
@@ -37,12 +36,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["agreement", "updates"])
     parser.add_argument("--url", nargs="*", default=[], help="running servers of the demo's model")
+    parser.add_argument("--kinds", nargs="*", default=["hf", "vllm"], help="engines in this process")
+    parser.add_argument("--model", default=DEMO_MODEL)
+    parser.add_argument("--updates", type=int, default=200)
     arguments = parser.parse_args()
-    model, tokenizer = load_model(DEMO_MODEL), load_tokenizer(DEMO_MODEL)
+    model, tokenizer = load_model(arguments.model), load_tokenizer(arguments.model)
     if arguments.what == "updates":
-        updates(model, tokenizer)
+        updates(model, tokenizer, arguments.updates)
         return
-    configs = [(EngineConfig(kind=kind), precision) for kind in ("hf", "vllm") for precision in ("float32", "bfloat16")]
+    precisions = ("float32", "bfloat16")
+    configs = [(EngineConfig(kind=kind), precision) for kind in arguments.kinds for precision in precisions]
     configs += [(EngineConfig(kind="server", urls=(url,)), "its own") for url in arguments.url]
     print("| Engine | Its type | Mean, trainer in float32 | Max. | Mean, trainer in bfloat16 | Max. | Tokens |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
@@ -97,13 +100,13 @@ def agreement(config: EngineConfig, precision: str, model: PreTrainedModel, toke
     print(f"| {config.kind} | {precision} | {' | '.join(cells)} | {len(values)} |", flush=True)
 
 
-def updates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def updates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
     """Update vLLM's weights again and again, with a few replies in between."""
     engine = start(EngineConfig(kind="vllm"), "bfloat16", model, tokenizer)
     requests = [Request(f"{n}", context, 4, f"{n}") for n, context in enumerate(prompts(tokenizer))]
     process = psutil.Process()
     cpu, wall, memory = [], [], []
-    for number in range(UPDATES):
+    for number in range(count):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1 + 1e-4 * (-1) ** number)
@@ -118,7 +121,8 @@ def updates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     engine.close()
     print(f"update: median {statistics.median(wall):.2f} s, of the processor {statistics.median(cpu):.2f} s")
     print(f"first ten: {statistics.median(cpu[:10]):.2f} s, last ten: {statistics.median(cpu[-10:]):.2f} s")
-    print(f"memory after updates 10, 100 and {UPDATES}: {memory[9]:.0f}, {memory[99]:.0f}, {memory[-1]:.0f} MiB")
+    places = sorted({0, count // 10, count // 2, count - 1})
+    print("memory: " + ", ".join(f"{memory[place]:.0f} MiB after {place + 1}" for place in places))
     draw(cpu, memory)
 
 

@@ -33,7 +33,6 @@ class Subject:
         ends: Beginnings of actions that may end an episode, which mode `long` does without.
         same_episode: Whether it is always measured in the same episode: where one takes megabytes, and some more than
             others, one that grew would not be seen.
-        unjudged: Quantities that cannot be decided on in a mode.
         times: How many times the soak's episodes are played, by mode, where it is not once.
     """
 
@@ -43,7 +42,6 @@ class Subject:
     listing: float = 1.0
     ends: tuple[str, ...] = ()
     same_episode: bool = False
-    unjudged: Mapping[Mode, tuple[str, ...]] = field(default_factory=dict)
     times: Mapping[Mode, float] = field(default_factory=dict)
 
 
@@ -67,7 +65,6 @@ SUBJECTS = (
         listing=0.1,
         ends=("focus",),
         same_episode=True,
-        unjudged={"vector": ("memory",)},  # a killed worker's Java process starts anew, 100 MB smaller than it was
         times={"cycles": 0.08, "shared": 0.2, "vector": 0.2, "long": 4},
     ),
     Subject("AgentGym/DeepSearch-v0"),

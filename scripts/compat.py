@@ -192,8 +192,9 @@ def install(package: Package, home: Path, python: Path) -> None:
     pinned.write_text("\n".join(pins) + "\n", encoding="utf-8")
     if package.torch:  # before the others, which would bring a build for GPUs
         run([*pip, "--no-deps", "--constraint", str(pinned), "torch"], INSTALL_SECONDS)
-    own = f"{ROOT}[{package.extras}]"
-    run([*pip, *(["--constraint", str(pinned)] if package.torch else []), "-e", own, *package.install], INSTALL_SECONDS)
+    # Again with torch, for what it needs itself.
+    more = ["--constraint", str(pinned), "torch"] if package.torch else []
+    run([*pip, *more, "-e", f"{ROOT}[{package.extras}]", *package.install], INSTALL_SECONDS)
 
 
 def run(command: list[str], seconds: float) -> str:

@@ -19,7 +19,7 @@ FOLDER = ROOT / "docs" / "results"
 RUNS = FOLDER / "third-party-sb3.jsonl"
 PAGE = FOLDER / "third-party-sb3.md"
 FIGURE = FOLDER / "third-party-sb3.png"
-STEPS = {"TextCraft": 12_000, "GoToRedBallGrey": 12_000, "GoToObj": 12_000, "GoToLocal": 12_000}
+STEPS = {"TextCraft": 12_000, "GoToRedBallGrey": 12_000, "GoToObj": 12_000, "GoToLocal": 25_000}
 SEEDS = (0, 1, 2)
 ORDERS = (0, 1)
 RUN_SECONDS = 3600
@@ -99,6 +99,7 @@ def draw(all_runs: list[Run]) -> None:
         panel.set_title(task, fontsize=10)
         panel.set_xlabel("environment steps")
         panel.set_ylim(0, 1.02)
+        panel.locator_params(axis="x", nbins=4)
     for order, colour in enumerate(("tab:blue", "tab:orange")):
         panels[0].plot([], [], color=colour, label=f"order {order}")
     panels[0].set_ylabel("success of training episodes")

@@ -34,7 +34,7 @@ def possible(info: dict[str, Any]) -> list[int]:
 
 
 def number_of(env: gymnasium.Env[Any, Any], text: str) -> int:
-    actions = env.get_wrapper_attr("possible_actions")()
+    actions: dict[int, str] = env.get_wrapper_attr("possible_actions")()
     return next(number for number, action in actions.items() if action == text)
 
 
@@ -105,7 +105,7 @@ def test_the_same_in_any_process_whatever_the_hash_seed() -> None:
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_many_in_workers_play_as_one_by_one(mode: AutoresetMode) -> None:
-    wrappers = [partial(EncodeObservation, encoder=SMALL), partial(DiscreteActions, n=256)]
+    wrappers: list[Any] = [partial(EncodeObservation, encoder=SMALL), partial(DiscreteActions, n=256)]
     with SubprocVectorEnv.make(IDS[0], 3, workers=2, env_wrappers=wrappers, autoreset_mode=mode) as vec:
         assert vec.single_action_space == gymnasium.spaces.Discrete(256)
         observations, infos = vec.reset(seed=7)
@@ -125,7 +125,8 @@ def test_many_in_workers_play_as_one_by_one(mode: AutoresetMode) -> None:
 
 
 def test_an_episode_goes_on_after_its_worker_was_killed() -> None:
-    wrappers = [partial(EncodeObservation, encoder=SMALL), DiscreteActions, partial(HorizonCurriculum, schedule=50)]
+    curriculum = partial(HorizonCurriculum, schedule=50)
+    wrappers: list[Any] = [partial(EncodeObservation, encoder=SMALL), DiscreteActions, curriculum]
     with SubprocVectorEnv.make(IDS[1], 1, env_wrappers=wrappers, autoreset_mode="Disabled") as vec:
         assert vec.replayable
         _, infos = vec.reset(seed=0)
@@ -288,7 +289,7 @@ def test_other_environments_are_refused() -> None:
     with gymnasium.make("CartPole-v1") as env:
         for wrapper in (DiscreteActions, EncodeObservation):
             with pytest.raises(ValueError, match=r"wraps agentgym_envs\.TextEnv"):
-                wrapper(env)  # type: ignore[operator]
+                wrapper(env)
 
 
 def test_before_the_first_reset_there_is_nothing_to_do() -> None:

@@ -211,7 +211,6 @@ def test_a_death_that_cannot_be_mended_ends_the_episode_and_the_next_reset_works
     observation, _ = env.reset(seed=0, options=TASK)
     java.unlink()
     os.kill(jvm(env), signal.SIGKILL)
-    assert env.oracle_action() is None
     again, reward, terminated, truncated, info = env.step(DOOR)
     assert (again, reward, terminated, truncated) == (observation, 0.0, False, True)
     assert (info["end"], info["fault_kind"]) == ("fault", "start")

@@ -170,6 +170,10 @@ def test_the_window_as_an_image() -> None:
     env.close()
 
 
+def test_what_a_page_adds_is_waited_for(env: StubEnv) -> None:
+    assert "StaticText 'All there'" in act(env, "goto [http://shopping/chain]")
+
+
 def test_inner_frames_are_part_of_the_page(env: StubEnv) -> None:
     observation = act(env, "goto [http://shopping/framed]")
     for line in ("Iframe 'Inside'", "RootWebArea 'Form'", "textbox 'Text' value: 'old'", "'Old text'", "button 'Deep'"):

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym_envs.webarena import build_tasks, oracle, scoring, tasks
 from agentgym_envs.webarena.env import WebArenaEnv
-from agentgym_envs.webarena.sites.interface import Tenant
+from agentgym_envs.webarena.sites.interface import SITES, Tenant
 from agentgym_envs.webarena.templates import TEMPLATES
 from agentgym_envs.webarena.templates.common import Data, Template, click, form, given, number, spread, stop
 
@@ -68,7 +68,7 @@ def test_there_is_enough_of_everything() -> None:
     assert sum(len(fields["sites"]) > 1 for fields in listed) >= 20
     assert len(TEMPLATES) == len({template.name for template in TEMPLATES}) >= 60
     by_domain = Counter(template.sites[0] for template in TEMPLATES if len(template.sites) == 1)
-    assert min(by_domain[site] for site in tasks.SUBSETS) >= 15
+    assert min(by_domain[site] for site in SITES) >= 15
 
 
 def test_every_template_is_there_in_both_splits() -> None:
@@ -136,6 +136,9 @@ def test_rules_name_lines_and_not_parts_of_them() -> None:
         ("tab 'Order 1:'", False),
         ("cell 'C' » link 'A'", True),
         ("cell 'C' » link 'A b'", False),
+        ("cell *", True),
+        ("cell", False),
+        ("lin *", False),
     ):
         assert (oracle.next_action([{"see": [see], "do": "stop []"}], view) == "stop []") is seen, see
     assert oracle.next_action([{"see": [], "do": "click [{link 'A'}]"}], view) == "click [3]"

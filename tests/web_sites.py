@@ -46,6 +46,18 @@ ODD = """<title>Odd</title>
 <div style="position:absolute;inset:0;background:white"></div></div>
 <button onclick="for (;;) {{}}">Endless</button>"""
 
+# Each part comes late and asks for the next: scripts, a style sheet, a picture and a frame.
+CHAIN = """<title>Chain</title><p id=end>Not yet</p><script>
+const add = (tag, given, next) => {
+  const node = Object.assign(document.createElement(tag), given);
+  node.onload = node.onerror = next;
+  document.head.append(node);
+};
+onload = () => add("script", { src: "/slow?1" }, () => add("link", { rel: "stylesheet", href: "/slow?2" }, () =>
+  add("img", { src: "/slow?3" }, () => setTimeout(() => add("script", { src: "/slow?4" }, () =>
+    requestIdleCallback(() => { end.textContent = "All there"; })), 100))));
+</script>"""
+
 FRAMED = """<title>Framed</title><h1>Outside</h1><div style="height:100px"></div>
 <iframe src=/form title=Inside width=600 height=300></iframe>
 <iframe srcdoc="<title>Text</title><body contenteditable=true><p>Old text</p>" title=Editor></iframe>
@@ -118,6 +130,8 @@ class WebSites:
             return _reply(request, 200, FORM)
         if parts.path == "/odd":
             return _reply(request, 200, ODD.format(port=self.port))
+        if parts.path == "/chain":
+            return _reply(request, 200, CHAIN)
         if parts.path == "/framed":
             return _reply(request, 200, FRAMED)
         if parts.path == "/whoami":

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 BELOW = " » "
+ANY = " *"
 _NAMED = re.compile(r"\[\{(.+?)\}\]")
 
 
@@ -21,8 +22,8 @@ def next_action(plan: Sequence[Mapping[str, Any]], view: str) -> str | None:
     Args:
         plan: Rules `{"see": [lines], "do": action}`. A line is the beginning of one, without its id:
             `link 'Orders'`; in an action, `[{link 'Orders'}]` is its id. `cell '17' » link 'View'` is the first
-            such link below the first such cell. `URL: ...` is the line of the address as a whole, and
-            `tab '...'` the beginning of a tab's title.
+            such link below the first such cell, and `combobox *` one with any name. `URL: ...` is the line of the
+            address as a whole, and `tab '...'` the beginning of a tab's title.
         view: The page as the agent sees it, with the lines of its tabs and its address.
 
     Returns:
@@ -52,7 +53,9 @@ def _number(view: str, line: str) -> str | None:
         return "" if re.search(rf"(?:^|\| )Tab \d+(?: \(current\))?: {title}", view, re.MULTILINE) else None
     start, number = 0, None
     for part in line.split(BELOW):
-        match = re.compile(rf"^ *\[(\d+)\] {re.escape(part)}(?=$| [a-z]+: )", re.MULTILINE).search(view, start)
+        role = part.removesuffix(ANY)
+        rest = "(?=$| )" if role != part else "(?=$| [a-z]+: )"
+        match = re.compile(rf"^ *\[(\d+)\] {re.escape(role)}{rest}", re.MULTILINE).search(view, start)
         if match is None:
             return None
         start, number = match.end(), match[1]

@@ -98,7 +98,8 @@ new Promise((resolve) => {
   observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
   const check = () => {
     const busy = changed || document.readyState !== "complete" || (window.__agentgym && window.__agentgym.busy());
-    if (!busy || ++frames > %d || performance.now() > end) { observer.disconnect(); resolve(!busy); return; }
+    const late = busy && performance.now() > end;
+    if (!busy || late || ++frames > %d) { observer.disconnect(); resolve(late); return; }
     changed = false;
     look();
   };

@@ -637,7 +637,7 @@ class Session:
             tab.changed.clear()
             quiet = scripts.QUIET % (900 * left, _QUIET_FRAMES)  # before this gives up waiting for the answer
             try:
-                await self._evaluate(tab, quiet, left)
+                late = await self._evaluate(tab, quiet, left)
             except TimeoutError:
                 with contextlib.suppress(TimeoutError, PlaywrightError):
                     await self._send(tab, "Runtime.terminateExecution", 1.0)
@@ -649,6 +649,8 @@ class Session:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(tab.changed.wait(), min(1.0, left))
                 continue
+            if late:
+                self._notes.append(f"The page was not at rest after {self._look.load_seconds:g} s.")
             if not tab.loading:
                 break
             with contextlib.suppress(TimeoutError):

@@ -1,14 +1,15 @@
 """Sweep the embedded tasks: does the oracle solve each through the browser, and what do agents get that do not?
 
 `python -m agentgym_envs.verify --scenario WebArena` (part of `make verify`) writes a page by template and a table of
-tasks to `docs/results/`. It takes about an hour on two cores. What has been found out about the same data is kept
-in the cache, so that a sweep which was interrupted goes on where it was.
+tasks to `docs/results/`. It takes about an hour on two cores. What has been found out about a task is kept in the
+cache, so that a sweep which was interrupted, or comes after a change of some tasks, does the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import json
 import random
 import re
@@ -16,7 +17,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -26,6 +27,7 @@ from agentgym_envs.core import Fault
 from agentgym_envs.tasks import Task
 from agentgym_envs.webarena import tasks
 from agentgym_envs.webarena.env import WebArenaEnv
+from agentgym_envs.webarena.sites import pristine
 
 T = TypeVar("T")
 
@@ -213,24 +215,38 @@ def summary(rows: Sequence[Row], lucks: Sequence[Luck], data_hash: str, as_befor
 
 
 class _Known:
-    """What has been found out about this data, a line of JSON each."""
+    """What has been found out with these sites, a line of JSON each."""
 
     def __init__(self) -> None:
-        name = re.sub(r"[^0-9a-z]+", "-", f"{WebArenaEnv.data_hash()}")
-        self._file = make_folder(cache_dir("webarena", "sweep")) / f"{name}.jsonl"
+        folder = make_folder(cache_dir("webarena", "sweep"))
+        self._file = folder / f"{pristine.data_hash()}.jsonl"
         lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.is_file() else []
         self._known = dict(json.loads(line) for line in lines)
 
-    def get(self, key: str, find_out: Callable[[], Sequence[Any]]) -> Any:
-        """Return what is known, or find it out and keep it."""
+    def row(self, env: WebArenaEnv, task: Task) -> Row:
+        """Return what is known about a task as it is now, or find it out, and keep it if the oracle solved it."""
+        key = hashlib.sha256(json.dumps(tasks.embedded()[task.index]).encode()).hexdigest()[:16]
         if key not in self._known:
-            self._known[key] = list(_patiently(find_out))
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, self._known[key]]) + "\n")
-        return self._known[key]
+            row = _patiently(lambda: sweep_task(env, task))
+            if not row.solved:
+                return row
+            self._keep(key, row)
+        return Row(task.id, *self._known[key][1:])
+
+    def luck(self, env: WebArenaEnv, seed: int) -> Luck:
+        """Return how the random agent fares with a seed, or find it out and keep it."""
+        key = f"{tasks.tasks_hash()} random {seed}"
+        if key not in self._known:
+            self._keep(key, _patiently(lambda: play_randomly(env, seed)))
+        return Luck(*self._known[key])
+
+    def _keep(self, key: str, value: Row | Luck) -> None:
+        self._known[key] = list(value)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, self._known[key]]) + "\n")
 
 
-def _patiently(find_out: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+def _patiently(find_out: Callable[[], T]) -> T:
     """Try again where the browser or the sites failed, as on a machine that is busy with other things."""
     for _ in range(_TRIES - 1):
         with contextlib.suppress(Fault):
@@ -243,15 +259,10 @@ def verify(folder: Path, console: Console) -> bool:
     env = WebArenaEnv(split="all")
     known = _Known()
     try:
-        rows = [
-            Row(*known.get(task.id, lambda task=task: sweep_task(env, task)))  # type: ignore[misc]
-            for task in track(env.task_table(), "WebArena: oracle", console=console)
-        ]
+        rows = [known.row(env, task) for task in track(env.task_table(), "WebArena: oracle", console=console)]
         before = _hash_after_reset(env)
-        lucks = [
-            Luck(*known.get(f"random {seed}", lambda seed=seed: play_randomly(env, seed)))  # type: ignore[misc]
-            for seed in track(range(RANDOM_EPISODES), "WebArena: random agent", console=console)
-        ]
+        seeds = track(range(RANDOM_EPISODES), "WebArena: random agent", console=console)
+        lucks = [known.luck(env, seed) for seed in seeds]
         as_before = _hash_after_reset(env) == before
     finally:
         env.close()

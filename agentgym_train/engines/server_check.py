@@ -61,7 +61,7 @@ def _check_tokenizer(
     """Let the server tokenize a text with tokens from the whole vocabulary, the special ones among them."""
     tokens = min(_PROBE_TOKENS, max_context // 8)  # single ones may be parts of characters, and become several
     text = "".join(map(str, tokenizer.all_special_tokens[:tokens]))
-    text += str(tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // tokens))))
+    text += str(tokenizer.decode(list(range(0, len(tokenizer), max(1, len(tokenizer) // tokens)))))
     own = list(tokenizer.encode(text, add_special_tokens=False))
     body = completion_body(model, text, max_tokens=1, temperature=1.0, seed=0)
     if read_choice(replica.call(PATH, body, timeout_s), replica.url)["prompt_token_ids"] != own:

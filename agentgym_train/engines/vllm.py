@@ -278,7 +278,7 @@ def _cache_bytes(model: PreTrainedModel, precision: str, max_context: int, max_p
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token = 2 * config.num_hidden_layers * heads * size * getattr(torch, precision).itemsize
+    token: int = 2 * config.num_hidden_layers * heads * size * getattr(torch, precision).itemsize
     main_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(token * (max_context + _BLOCK) * (max_parallel + 1), int(share * main_memory))
 

@@ -82,4 +82,4 @@ def _split(module: nn.Module, value: Tensor, parts: int) -> list[Tensor]:
         value = value[:vocabulary]
     if parts == 1:
         return [value]
-    return list(value.split([int(size) for size in module.output_sizes]))  # type: ignore[union-attr, arg-type]
+    return list(value.split([int(size) for size in module.output_sizes]))  # type: ignore[union-attr]

@@ -12,13 +12,22 @@ import torch
 
 from agentgym_train.chat import Chat
 from agentgym_train.compact import CompactConfig, compact_command, compact_path
-from agentgym_train.compact_model import Story, make_tokenizer, names_in, oracle_stories, retell, retold, tell
+from agentgym_train.compact_model import (
+    Story,
+    make_model,
+    make_tokenizer,
+    names_in,
+    oracle_stories,
+    retell,
+    retold,
+    tell,
+)
 from agentgym_train.config import ConfigError
 from agentgym_train.models import load_model, load_tokenizer, stop_tokens
 from agentgym_train.self_check import check_model, packing_problem
 
 ENV = "AgentGym/TextCraft-Depth1-v0"
-SMALL = CompactConfig(env=ENV, episodes=24, oracle_episodes=8, vocabulary=400, hidden_size=32, layers=2)
+SMALL = CompactConfig(env=ENV, echo_steps=4, episodes=24, oracle_episodes=8, vocabulary=400, hidden_size=32, layers=2)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +110,7 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_make(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "model"
-    small = ["--episodes", "8", "--oracle-episodes", "4", "--hidden-size", "32", "--layers", "1"]
+    small = ["--echo-steps", "0", "--episodes", "8", "--oracle-episodes", "4", "--hidden-size", "32", "--layers", "1"]
     assert compact_command(["--env", ENV, "--out", str(out), *small]) == 0
     assert f"--model.path {out}" in capsys.readouterr().out.replace("\n", " ")
     load_model(str(out))
@@ -115,6 +124,14 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_make(
         assert compact_command(arguments) == 1
         assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+
+
+def test_the_first_heads_begin_by_looking_at_the_token_before() -> None:
+    model = make_model(make_tokenizer([], 300), CompactConfig(hidden_size=64, layers=1))
+    model.set_attn_implementation("eager")
+    tokens = torch.randint(3, 250, (1, 30), generator=torch.Generator().manual_seed(0))
+    weights = model(input_ids=tokens, output_attentions=True).attentions[0][0]
+    assert (weights.diagonal(-1, 1, 2).mean(-1) > 0.6).all()
 
 
 def test_numbers_are_checked() -> None:

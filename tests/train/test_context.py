@@ -77,12 +77,12 @@ def test_a_plan_stays_in_every_prompt(recorder: RecordingEngine, run_with: Run, 
 
 
 def test_long_episodes_fit_into_a_short_context(recorder: RecordingEngine, run_with: Run) -> None:
-    (cut,) = run_with(recorder, max_context=150).run(episodes_of(2, samples=1, horizon=20), 1.0)
-    (whole,) = run_with(recorder, max_context=150, last_turns=1).run(episodes_of(2, samples=1, horizon=20), 1.0)
+    (cut,) = run_with(recorder, max_context=220).run(episodes_of(2, samples=1, horizon=20), 1.0)
+    (whole,) = run_with(recorder, max_context=220, last_turns=1).run(episodes_of(2, samples=1, horizon=20), 1.0)
     assert cut.end == "context"
     assert whole.end in {"horizon", "success"}
     assert len(whole.turns) > len(cut.turns)
-    assert max(len(context) + 8 for _, context, _ in recorder.calls) <= 150
+    assert max(len(context) + 8 for _, context, _ in recorder.calls) <= 220
 
 
 @pytest.mark.parametrize("budget", [1, 150, 100_000])

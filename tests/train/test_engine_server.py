@@ -178,7 +178,7 @@ def test_new_weights_reach_every_replica_through_the_folder(
 
     # Another trainer gives one of the servers its own weights: it is not asked any more.
     other = connect(servers[0].url)
-    foreign = load_model(model.name_or_path)
+    foreign = load_model(str(model.name_or_path))
     for _ in range(3):
         other.update_weights(foreign)
     for reply in engine.generate([Request(str(i), context, 4, f"{i}") for i in range(8)], 1.0):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -47,7 +48,7 @@ def start(model: PreTrainedModel, precision: str = "float32", **options: Any) ->
 def test_the_demo_model_in_bfloat16_and_what_is_left_of_vllm_when_it_is_closed(
     demo_model: PreTrainedModel, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    seeds = [torch.random.get_rng_state(), random.getstate(), str(np.random.get_state())]
+    torch_state, states = torch.random.get_rng_state(), [random.getstate(), str(np.random.get_state())]
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
     context = Chat(demo_tokenizer).prompt("Reply with a number.", "How many legs has a horse?")
     config = EngineConfig(kind="vllm")
@@ -70,8 +71,8 @@ def test_the_demo_model_in_bfloat16_and_what_is_left_of_vllm_when_it_is_closed(
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.generate([Request("a", context, 2, "s")], 1.0)
-    assert torch.equal(seeds[0], torch.random.get_rng_state())
-    assert seeds[1:] == [random.getstate(), str(np.random.get_state())]
+    assert torch.equal(torch_state, torch.random.get_rng_state())
+    assert states == [random.getstate(), str(np.random.get_state())]
     assert (torch.get_num_threads(), torch.set_num_threads) == (threads, set_num_threads)
     assert not torch.distributed.is_initialized()
 
@@ -255,7 +256,7 @@ def test_a_reply_that_takes_too_long_is_an_error(engine: VLLMEngine, monkeypatch
 def test_episodes_are_played_with_it(engine: VLLMEngine, path: Path) -> None:
     chat = Chat(load_tokenizer(str(path)))
 
-    def one() -> HorizonCurriculum:
+    def one() -> gymnasium.Env[str, str]:
         return HorizonCurriculum(ActionParser(LettersEnv()), 99)
 
     vec = SubprocVectorEnv([one] * 4, autoreset_mode="Disabled")

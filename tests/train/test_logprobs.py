@@ -47,7 +47,8 @@ def make(config: PreTrainedConfig) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=PACKED_ATTENTION)
     for parameter in model.parameters():  # first weights are so small that much would look alike
         parameter.data *= 3
-    return model.eval()
+    model.eval()
+    return model
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from agentgym_train.lora import (
     load_adapter,
     merge_adapter,
     plain_weights,
+    restart_adapter,
 )
 from agentgym_train.memory import recompute_layers, set_update_mode
 from agentgym_train.models import ModelError, load_model, save_model
@@ -125,6 +126,14 @@ def test_with_its_earlier_adapter_the_model_is_its_own_reference(
     assert torch.equal(reference_values, before)
     assert torch.equal(values(adapted, rows), after)
     assert take_step(adapted, rows, [reference_values])["kl"] > 0
+
+
+def test_an_adapter_begins_anew(adapted: PreTrainedModel, rows: list[Row]) -> None:
+    before, weights = values(adapted, rows), [weight.detach().clone() for weight in adapted.parameters()]
+    take_step(adapted, rows)
+    restart_adapter(adapted, seed=0)
+    assert torch.equal(values(adapted, rows), before)
+    assert all(torch.equal(one, other) for one, other in zip(adapted.parameters(), weights, strict=True))
 
 
 def test_an_adapter_that_does_not_fit_is_refused(adapted: PreTrainedModel, tiny_path: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_trl_is_given_is_what_was_sampled(example: ModuleType, tiny_path: P
     model, tokenizer = load_model(str(tiny_path)), load_tokenizer(str(tiny_path))
     chat = Chat(tokenizer, stop_tokens(model))
     engine = HFEngine(load_model(str(tiny_path)), chat.stop_tokens)
-    wrappers = [ActionParser, partial(HorizonCurriculum, schedule=FixedHorizon(3))]
+    wrappers: list[Any] = [ActionParser, partial(HorizonCurriculum, schedule=FixedHorizon(3))]
     trainer: Any = SimpleNamespace(
         accelerator=SimpleNamespace(unwrap_model=lambda model: model),
         model=model,
@@ -85,8 +85,8 @@ def test_what_trl_is_given_is_what_was_sampled(example: ModuleType, tiny_path: P
 
 def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL's loop with replies that call tools: what it sees is the environment's text, what it pays is its reward."""
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    import datasets
+    import trl
 
     from agentgym_train.models import load_model, load_tokenizer
     from agentgym_wrappers.trl import CHATML_TOOLS, CHATML_TOOLS_RESPONSE, make_trl_environment
@@ -94,7 +94,7 @@ def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, mon
     tokenizer = load_tokenizer(str(tiny_path))
     tokenizer.chat_template = CHATML_TOOLS
     tokenizer.response_template = CHATML_TOOLS_RESPONSE
-    settings = GRPOConfig(
+    settings = trl.GRPOConfig(  # type: ignore[attr-defined]  # trl imports lazily
         str(tmp_path),
         max_steps=1,
         num_generations=2,
@@ -108,10 +108,10 @@ def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, mon
     )
     environment = make_trl_environment("AgentGym/TextCraft-v0", turns=4)
     prompt = [{"role": "user", "content": "Craft the goal."}]
-    trainer = GRPOTrainer(
+    trainer = trl.GRPOTrainer(  # type: ignore[attr-defined]
         load_model(str(tiny_path)),
         args=settings,
-        train_dataset=Dataset.from_list([{"prompt": prompt, "task": "textcraft_0", "seed": 0}]),
+        train_dataset=datasets.Dataset.from_list([{"prompt": prompt, "task": "textcraft_0", "seed": 0}]),
         processing_class=tokenizer,
         environment_factory=environment,
     )
@@ -126,7 +126,7 @@ def test_trl_plays_an_episode_by_tool_calls(tiny_path: Path, tmp_path: Path, mon
 
     def generate(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
         turn = len(seen)
-        seen.append(tokenizer.decode(prompt_ids[0]))
+        seen.append(str(tokenizer.decode(prompt_ids[0])))
         return [list(replies[turn]) for _ in prompt_ids], None
 
     monkeypatch.setattr(trainer, "_generate_single_turn", generate)
@@ -148,7 +148,7 @@ def test_the_example_with_tools_runs(tiny_path: Path, tmp_path: Path, capsys: py
 
 def test_tools_are_the_scenarios_verbs() -> None:
     """For every scenario, since a schema is made of each docstring."""
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     from agentgym_wrappers.trl import make_trl_environment
 

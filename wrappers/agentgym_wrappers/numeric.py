@@ -156,8 +156,8 @@ class DiscreteActions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         if self._possible is None:
             listed = self._base.available_actions()
             if self._fixed is not None:
-                listed = [text for text in self._fixed if text in listed]
-                self._possible = {self._fixed[text]: text for text in listed}
+                now = set(listed)
+                self._possible = {number: text for text, number in self._fixed.items() if text in now}
             else:
                 self._possible = self._hashed(listed)
         return self._possible

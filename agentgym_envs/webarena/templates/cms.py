@@ -94,7 +94,7 @@ def months(data: Data) -> Iterator[Row]:
     for row in data("cms", "orders"):
         placed.setdefault(row["placed"][:7], []).append(row)
     for month, rows in list(placed.items())[1:-1]:
-        total = sum(Decimal(row["total"]) for row in rows)
+        total = sum((Decimal(row["total"]) for row in rows), Decimal(0))
         yield {"month": month_name(month), "first": f"{month}-01", "last": last_day(month), "count": len(rows)} | {
             "total": str(total),
             "dollars": dollars(total),
@@ -118,7 +118,7 @@ def repriced(data: Data) -> Iterator[Row]:
     """Products and a new price for each."""
     for place, row in enumerate(products(data)[60:]):
         whole = int(Decimal(row["price"])) + 1 + place % 5
-        yield row | {"new": f"{whole}.25", "shown": f"{whole}.25"}
+        yield row | {"new": f"{whole}.25"}
 
 
 def restocked(data: Data) -> Iterator[Row]:
@@ -249,7 +249,7 @@ def pick(plain: str, styled: str, choice: str, submit: str, *see: str) -> list[S
         see: What else the page shows.
     """
     return [
-        click(f"{styled} » combobox", *see),
+        click(f"{styled} » combobox *", *see),
         click(f"option '{choice}'", *see),
         fill(plain, choice, *see),
         click(submit, *see, f"{styled} » combobox '{choice}'"),
@@ -530,7 +530,7 @@ TEMPLATES = (
             *ORDER,
             click("link 'Notes'", ORDER_PAGE),
             *form({"textbox 'Message *'": "{note}"}, "button 'Save note'", ORDER_PAGE),
-            stop("", ORDER_PAGE, "StaticText '{note}'"),
+            stop("", ORDER_PAGE, "StaticText 'Note saved'"),
         ],
         state=[
             rows_are(

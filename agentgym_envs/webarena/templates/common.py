@@ -2,7 +2,7 @@
 
 A template's texts have slots, `{name}`, that each row of its data fills. Lines of pages stand in a plan as the
 agent sees them, without their ids: `click("link 'Milestone: {name}'")`; ` » ` between two lines is the first of the
-second kind below the first: `cell '{number}' » link 'View'`.
+second kind below the first: `cell '{number}' » link 'View'`; `combobox *` is one with any name.
 """
 
 from __future__ import annotations

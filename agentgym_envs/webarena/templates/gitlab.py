@@ -726,7 +726,7 @@ TEMPLATES = (
                 "button 'Submit changes'",
                 "heading 'Edit Milestone {name}'",
             ),
-            stop("", "heading 'Milestone {name}'", "StaticText '{text}'"),
+            stop("", "heading 'Milestone {name}'", "StaticText 'Your changes have been saved.'"),
         ],
         state=[
             rows_are(

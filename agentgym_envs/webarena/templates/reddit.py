@@ -586,7 +586,7 @@ TEMPLATES = (
             click("link '{me}'"),
             click("link 'Edit profile'", "heading '{me} profile'"),
             *form({"textbox": "{text}"}, "button 'Submit'", "heading 'Edit forum profile'"),
-            stop("", "heading '{me} profile'", "StaticText 'The profile has been edited successfully.'"),
+            stop("", "StaticText 'The profile has been edited successfully.'"),
         ],
         state=[state("reddit", "members", [{"signature": "{text}"}], account=MODERATOR)],
     ),

@@ -171,7 +171,7 @@ def months(data: Data) -> Iterator[Row]:
         found.setdefault((row["account"], row["placed"][:7]), []).append(row)
     for (account, month), rows in found.items():
         if 2 <= len(rows) <= 6 and month < "2025-03":
-            total = sum(Decimal(row["total"]) for row in rows)
+            total = sum((Decimal(row["total"]) for row in rows), Decimal(0))
             yield {"account": account, "month": month_name(month), "total": str(total), "dollars": dollars(total)} | {
                 "first": f"{month}-01",
                 "last": last_day(month),
@@ -256,7 +256,14 @@ def movers(data: Data) -> Iterator[Row]:
             {"line1": row["line1"], "is_default_for_shipping": True, "is_default_for_billing": True}
             for row in data("shopping", "addresses", account=account)
         ]
-        new = {"line1": street, "first_name": first, "last_name": last, "city": city, "state": region, "postcode": code}
+        new: Row = {
+            "line1": street,
+            "first_name": first,
+            "last_name": last,
+            "city": city,
+            "state": region,
+            "postcode": code,
+        }
         new |= {"is_default_for_shipping": False, "is_default_for_billing": False}
         yield {"account": account, "first": first, "last": last, "street": street, "city": city, "region": region} | {
             "code": code,

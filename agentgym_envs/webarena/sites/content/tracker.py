@@ -21,6 +21,7 @@ _DAY = 86_400
 
 SETTINGS = """\
 [trac]
+auto_preview_timeout = 0
 database = sqlite::memory:
 default_charset = utf-8
 use_chunked_encoding = false

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from agentgym_train.adaptive_horizon import AdaptiveHorizon, Signals
 from agentgym_train.config import Config

@@ -495,19 +495,25 @@ def test_uploads_are_state(tenant: Tenant) -> None:
     assert visits["shopping"].get(path).status == 200
 
 
+def clock_of(tenant: Tenant) -> float:
+    now = tenant.clock()
+    assert now is not None
+    return now
+
+
 def test_the_clock_counts_pages(tenant: Tenant) -> None:
     visits = visitors(tenant)
-    start = tenant.clock()
+    start = clock_of(tenant)
     visits["shopping"].get("/catalogue/")
     visits["gitlab"].get("/wiki")
-    assert tenant.clock() == start + 2
+    assert clock_of(tenant) == start + 2
     visits["shopping"].get("/static/oscar/css/styles.css")
     visits["shopping"].get("/favicon.ico")
     visits["gitlab"].get("/chrome/common/css/trac.css")
     tenant.query("gitlab", "tickets")
-    assert tenant.clock() == start + 2
+    assert clock_of(tenant) == start + 2
     tenant.reset({})
-    assert tenant.clock() == start
+    assert clock_of(tenant) == start
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -574,7 +580,7 @@ def test_clients_that_never_finish_hold_nobody_up(tenant: Tenant) -> None:
                 f"POST /basket/ HTTP/1.1\r\nHost: {visitor.host}\r\nContent-Length: 1000\r\n\r\nabc".encode()
             )
         assert visitor.get("/catalogue/").status == 200
-        assert tenant.clock() > 0
+        assert clock_of(tenant) > 0
 
 
 def test_bodies_are_limited(tenant: Tenant) -> None:

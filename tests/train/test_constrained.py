@@ -222,7 +222,7 @@ def test_a_scenario_that_cannot_list_is_refused() -> None:
         ListedActions(env)
     env.close()
     with pytest.raises(ValueError, match=r"ListedActions wraps agentgym_envs.TextEnv environments"):
-        ListedActions(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]
+        ListedActions(gymnasium.make("CartPole-v1"))
 
 
 def test_a_run_on_a_scenario_that_cannot_list_is_refused_at_start(tiny_path: Path, tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ def test_a_runs_own_successes_are_imitated_and_held_out_tasks_are_not(
     assert "1 left out: score below data.min_score=1" in told
 
     again = episode_trajectory(Record("row", trained[0]), chat)
-    assert str(chat.tokenizer.decode(again.tokens)).startswith(f"<|im_start|>system\n{rows[0]['instruction']}<|im_end|>")
+    system = f"<|im_start|>system\n{rows[0]['instruction']}<|im_end|>"
+    assert str(chat.tokenizer.decode(again.tokens)).startswith(system)
     assert (again.episode.task, again.score, len(again.turns)) == ("letters_0", 1.0, 2)
 
 

@@ -4,6 +4,7 @@
 and the sequences on its standard input: a JSON list of task, variation and actions.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -85,10 +86,10 @@ def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, warm_up: int, p
     def pids() -> set[int]:
         return {os.getpid(), *(pid() for *_, pid in players)}
 
-    def play(number: int, first: int, last: int, measured: bool) -> None:
+    def play(number: int, measured: bool) -> None:
         begin, step, _, _ = players[number]
         done = 0
-        for episode in range(first, last):
+        for episode in range(episodes) if measured else itertools.count():
             name, variation, path = paths[(episode + number) % len(paths)]
             since = time.perf_counter()
             begin(name, variation)
@@ -106,7 +107,7 @@ def main(kind: str, envs: int, envs_per_jvm: int, episodes: int, warm_up: int, p
                 break
 
     for measured in (False, True) if warm_up else (True,):
-        threads = [threading.Thread(target=play, args=(n, 0, episodes, measured)) for n in range(envs)]
+        threads = [threading.Thread(target=play, args=(n, measured)) for n in range(envs)]
         since = time.perf_counter()
         for thread in threads:
             thread.start()

@@ -58,8 +58,9 @@ FAMILIES = (
     Family("10-1", "mendelian-genetics-known-plant", "Genetics", 120),
     Family("10-2", "mendelian-genetics-unknown-plant", "Genetics", 480),
 )
-# Variations whose own path fails, as `make verify` found: it sets on fire what it should melt and freeze again.
-UNSOLVED = {"freeze": (11, 19)}
+# Variations whose own path fails, as `make verify` found: it sets on fire what it should melt and freeze again, or
+# puts the other of two shovels into the box.
+UNSOLVED = {"freeze": (11, 19), "test-conductivity": (603, 606, 607, 611, 616, 619, 622, 624)}
 LEFT_OUT_BY_AGENTGYM = ("Grow", "InclinedPlane", "Genetics")
 
 

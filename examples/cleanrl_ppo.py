@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from agentgym_wrappers.requirements import need
+
+need("train", torch=(2, 9))
+
 import numpy as np
 import torch
 import tyro

@@ -86,8 +86,18 @@ class Log(TrainerCallback):
         self.path = path
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        self.add({"step": state.global_step, **(logs or {})})
+
+    def add(self, row: dict[str, Any]) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+            file.write(json.dumps(row) + "\n")
+
+
+def held_out_success(runner: RolloutRunner, goals: list[str], turns: int, samples: int) -> dict[str, Any]:
+    """Success on goals of the test split: the same episodes with the same sampling seeds at each call."""
+    episodes = [Episode(goal, 0, sample, turns, "evaluation") for goal in goals for sample in range(samples)]
+    played = runner.run(episodes, temperature=1.0)
+    return {"episodes": len(played), "held_out_success": sum(each.success for each in played) / len(played)}
 
 
 def warm_start(model, tokenizer, chat: Chat, tasks: list[str], folder: Path, log: Log) -> None:
@@ -119,6 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=4, help="tasks a step")
     parser.add_argument("--generations", type=int, default=8, help="episodes of a group")
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--evaluate", type=int, default=2, help="episodes of each goal of the test split; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/trl"), help="for the log and the trained model")
     options = parser.parse_args(arguments)
@@ -134,12 +145,18 @@ def main(arguments: list[str] | None = None) -> None:
         ENV_ID, options.groups * options.generations, env_wrappers=[ActionParser, curriculum], autoreset_mode="Disabled"
     )
     try:
-        tasks = [task.id for task in vec.get_attr("tasks")[0]]
+        tasks = [task.id for task in vec.get_attr("tasks")[0]]  # of the training split
+        with gymnasium.make(ENV_ID, split="test") as env:
+            held_out = [task.id for task in env.get_wrapper_attr("tasks")]
         shown, unseen = tasks[: options.demonstrations], tasks[options.demonstrations :]
         if shown:
             warm_start(model, tokenizer, chat, shown, options.folder, log)
         engine = HFEngine(load_model(options.model), chat.stop_tokens)  # gets the trained weights at each step
+        engine.update_weights(model)
         runner = RolloutRunner(vec, engine, chat, max_reply_tokens=32, max_context=2048)
+        evaluate = partial(held_out_success, runner, held_out, options.turns, options.evaluate)
+        if options.evaluate:
+            log.add({"when": "before", **evaluate()})
         settings = GRPOConfig(
             str(options.folder), max_steps=options.steps, num_generations=options.generations,
             per_device_train_batch_size=options.generations, gradient_accumulation_steps=options.groups,
@@ -156,15 +173,19 @@ def main(arguments: list[str] | None = None) -> None:
             callbacks=[log],
         )
         trainer.train()
+        if options.evaluate:
+            engine.update_weights(trainer.accelerator.unwrap_model(trainer.model))
+            log.add({"when": "after", **evaluate()})
     finally:
         vec.close()
     trainer.save_model(str(options.folder / "model"))
     for line in log.path.read_text().splitlines():
         row = json.loads(line)
         if "reward" in row:
-            print(
-                f"step {row['step']}: reward {row['reward']:.3f}, success {row['success']:.2f}, loss {row['loss']:.4f}"
-            )
+            told = f"reward {row['reward']:.3f}, success {row['success']:.2f}, loss {row['loss']:.4f}"
+            print(f"step {row['step']}: {told}")
+        elif "when" in row:
+            print(f"{row['when']}: success {row['held_out_success']:.3f} in {row['episodes']} episodes of other goals")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ class Package:
         extras: Extras of this project.
         torch: Whether torch is needed; the version of constraints/cpu.txt is installed first.
         seconds: What all commands together may take.
+        beside: Row whose virtual environment is used, since it needs the same packages.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Package:
     extras: str = "babyai"
     torch: bool = True
     seconds: int = 900
+    beside: str = ""
 
 
 def _example(name: str, *arguments: str) -> tuple[str, ...]:
@@ -105,6 +107,7 @@ PACKAGES = (
         "sb3_contrib",
         "MaskablePPO in `examples/sb3_ppo.py`",
         (_example("sb3_ppo", "--task", "TextCraft", *SMALL_SB3),),
+        beside="stable-baselines3",
     ),
     Package(
         "CleanRL style",
@@ -125,12 +128,14 @@ PACKAGES = (
         "trl",
         ("trl",),
         "trl",
-        "SFTTrainer and GRPOTrainer (`rollout_func`) in `examples/trl_grpo.py` on SmolLM2-135M",
+        "SFTTrainer and GRPOTrainer: `rollout_func` in `examples/trl_grpo.py`, `environment_factory` in "
+        "`examples/trl_tools.py`, on SmolLM2-135M",
         (
             _example(
                 *("trl_grpo", "--demonstrations", "2", "--steps", "1", "--groups", "1", "--generations", "2"),
-                *("--turns", "1", "--folder", ".compat/trl-run"),
+                *("--turns", "1", "--evaluate", "0", "--folder", ".compat/trl-run"),
             ),
+            _example("trl_tools", "--generations", "2", "--tokens", "48", "--folder", ".compat/trl-tools-run"),
         ),
         extras="train",
         seconds=1800,
@@ -163,14 +168,14 @@ def main() -> int:
 
 def row(package: Package) -> tuple[str, str]:
     """Install and run a package; returns the version that was tried and the result."""
-    home = HOMES / re.sub(r"\W+", "-", package.name).strip("-")
+    home = HOMES / re.sub(r"\W+", "-", package.beside or package.name).strip("-")
     python = home / "bin" / "python"
     version = "not installed"
     try:
         if not (home / "complete").is_file():
             install(package, home, python)
             (home / "complete").touch()
-        version = run([str(python), "-c", _VERSION.format(package.shown)], 60).strip()
+        version = run([str(python), "-c", _VERSION.format(package.shown)], INSTALL_SECONDS).strip()
         begun = time.monotonic()
         for command in package.commands:
             run([str(python), *command], package.seconds - (time.monotonic() - begun))
@@ -184,7 +189,7 @@ _VERSION = "from importlib.metadata import version; print(version({!r}))"
 
 def install(package: Package, home: Path, python: Path) -> None:
     """Make the virtual environment of a package."""
-    run([sys.executable, "-m", "venv", "--clear", str(home)], 120)
+    run([sys.executable, "-m", "venv", "--clear", str(home)], INSTALL_SECONDS)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pinned = home / "torch.txt"
     constraints = (ROOT / "constraints" / "cpu.txt").read_text(encoding="utf-8")

@@ -263,19 +263,25 @@ def test_too_few_numbers_are_refused_with_a_number_that_suffices() -> None:
     env.close()
 
 
-def test_a_scenario_that_lists_no_actions_is_refused() -> None:
-    env = gymnasium.make("AgentGym/DeepSearch-v0")
-    with pytest.raises(ValueError, match=r"DeepSearch cannot list them .* BabyAI, SciWorld, TextCraft"):
-        DiscreteActions(env)
-    env.close()
+@pytest.mark.parametrize("arguments", [{}, {"actions": ["noop"]}])
+@pytest.mark.parametrize("scenario", ["DeepSearch", "WebArena"])
+def test_a_scenario_that_lists_no_actions_is_refused(scenario: str, arguments: dict[str, Any]) -> None:
+    with gymnasium.make(f"AgentGym/{scenario}-v0") as env:
+        with pytest.raises(ValueError, match=rf"{scenario} cannot list them .* BabyAI, SciWorld, TextCraft"):
+            DiscreteActions(env, **arguments)
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"n": 1}, "n is an integer of at least 2, not 1"),
+        ({"n": 1}, r"n is an integer of at least 2 and at most \d+, not 1"),
+        ({"n": True}, "n is an integer"),
+        ({"n": float("nan")}, "n is an integer"),
         ({"order": -1}, "order is an integer of at least 0"),
+        ({"order": 2**64}, "order is an integer of at least 0"),
         ({"actions": []}, "at least one action"),
+        ({"actions": 5}, "at least one action, not 5"),
+        ({"actions": [None]}, "at least one action"),
         ({"actions": "inventory"}, "at least one action"),
         ({"actions": ["get", "get"]}, "names one twice"),
     ],
@@ -290,6 +296,21 @@ def test_other_environments_are_refused() -> None:
         for wrapper in (DiscreteActions, EncodeObservation):
             with pytest.raises(ValueError, match=r"wraps agentgym_envs\.TextEnv"):
                 wrapper(env)
+
+
+def test_what_is_numbers_already_is_not_numbered_again() -> None:
+    with numeric(IDS[0]) as env:
+        with pytest.raises(ValueError, match=r"whose actions are text, but those of .* are in Discrete\(1024\)"):
+            DiscreteActions(env)
+        with pytest.raises(ValueError, match=r"whose observations are text, but those of .* are in Box"):
+            EncodeObservation(env)
+
+
+def test_a_count_may_be_numpys() -> None:
+    env = numeric(IDS[0], n=np.int64(64), order=np.int32(1))
+    assert env.spec is not None
+    assert '"n": 64' in env.spec.to_json()
+    env.close()
 
 
 def test_before_the_first_reset_there_is_nothing_to_do() -> None:
@@ -340,6 +361,36 @@ def test_a_sentence_encoder_of_the_users() -> None:
     env.close()
     with pytest.raises(ValueError, match=r"shape \(2, 2\) for two texts, not \(2, 3\)"):
         Embeddings(lambda texts: [[0.0, 1.0]] * 2, size=3)("a", "b")
+
+
+class Returns:
+    """An encoder that returns a fixed value."""
+
+    space = gymnasium.spaces.Box(0.0, 1.0, (3,), np.float32)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, goal: str, observation: str) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [None, np.zeros(4, np.float32), np.full(3, np.nan, np.float32), [1.0, 1.0, 1.0]])
+def test_an_encoder_that_leaves_its_space_is_refused(value: Any) -> None:
+    with EncodeObservation(gymnasium.make(IDS[0]), Returns(value)) as env:
+        with pytest.raises(ValueError, match=r"the encoder returned .* not in its space Box"):
+            env.reset(seed=0)
+
+
+def test_an_encoder_within_its_space_is_taken_as_it_is() -> None:
+    with EncodeObservation(gymnasium.make(IDS[0]), Returns(np.ones(3, np.float32))) as env:
+        assert env.reset(seed=0)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_sentence_encoder_that_returns_nan_is_refused() -> None:
+    encode = Embeddings(lambda texts: [[float("nan")]] * len(texts), size=1)
+    with EncodeObservation(gymnasium.make(IDS[0]), encode) as env, pytest.raises(ValueError, match="not in its space"):
+        env.reset(seed=0)
 
 
 @pytest.mark.parametrize("encoder", [SMALL, TokenIds(["a", "b"], length=4)])

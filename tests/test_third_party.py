@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -78,6 +79,21 @@ def test_a_truncated_episode_is_worth_its_last_observation_and_a_terminated_one_
     assert estimates[3].tolist() == pytest.approx([0.9 * 0.2 - 0.3] * 2)  # the next episode knows nothing of them
 
 
+# ---- the guide --------------------------------------------------------------------------------------
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "third-party.md").read_text(encoding="utf-8"), re.S)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_guides_code_runs_as_it_stands(number: int, tmp_path: Path) -> None:
+    if "sb3_contrib" in BLOCKS[number]:
+        pytest.importorskip("sb3_contrib", reason="pip install 'agentgym-suite[sb3]'")
+    file = tmp_path / "block.py"
+    file.write_text(BLOCKS[number], encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- packages ---------------------------------------------------------------------------------------
 
 
@@ -92,6 +108,31 @@ def test_an_old_package_is_named_with_its_version_and_the_command() -> None:
     need("x", gymnasium=(1, 1), torch=(2, 9))  # torch's version has a +cpu
     with pytest.raises(ImportError, match=f"{metadata.version('gymnasium')} is installed. Update it with: pip install"):
         need("x", gymnasium=(99,))
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("sb3_ppo", "sb3"),
+        ("cleanrl_ppo", "train"),
+        ("tianshou_ppo", "tianshou"),
+        ("trl_grpo", "trl"),
+        ("trl_tools", "trl"),
+    ],
+)
+def test_an_example_with_an_old_package_tells_the_command(name: str, extra: str, tmp_path: Path) -> None:
+    """Every package that the examples check for is there in version 0.1, as far as its metadata say."""
+    for package in ("stable_baselines3", "sb3_contrib", "torch", "tianshou", "trl"):
+        folder = tmp_path / f"{package}-0.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; runpy.run_path({str(ROOT)!r} + "
+    code += f"'/examples/{name}.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search(r"^ImportError: \w+ [\d.]+ or newer is needed, and 0\.1 is installed", last)
+    assert last.endswith(f"pip install --upgrade 'agentgym-suite[{extra}]'")
 
 
 def test_importing_the_wrappers_for_trl_imports_no_trl_and_no_torch() -> None:
@@ -146,7 +187,7 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_the_results_page_holds_what_the_runs_wrote() -> None:
+def test_the_results_page_of_stable_baselines_holds_what_the_runs_wrote() -> None:
     runs = ROOT / "docs" / "results" / "third-party-sb3.jsonl"
     page = (ROOT / "docs" / "results" / "third-party-sb3.md").read_text(encoding="utf-8")
     results = load(ROOT / "scripts" / "sb3_results.py")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -271,6 +272,34 @@ def test_popups_are_followed_and_bounded(env: StubEnv) -> None:
     assert "Tab 10" not in observation
 
 
+def run(env: StubEnv, script: str) -> None:
+    """Run a script of the page's own."""
+    session = env._held.session
+    assert session is not None
+    env._held.call(session._evaluate(session._tab, script))
+
+
+def test_popups_that_come_at_any_time_are_bounded_too(env: StubEnv) -> None:
+    run(env, "for (let i = 0; i < 14; i++) setTimeout(() => window.open('/notes?' + i), 0)")
+    seen = [env.step("scroll [down]")[0] for _ in range(5)]
+    assert all(observation.count("Tab ") <= 10 for observation in seen)
+    assert any("wanted to open another tab" in observation for observation in seen)
+    assert "There are 10 tabs already" in refused(env, "new_tab")
+
+
+def test_a_title_of_half_a_character_is_text(env: StubEnv) -> None:
+    run(env, r"document.title = '\ud800 half'")
+    observation = act(env, "scroll [down]")
+    assert "Tab 0 (current): '? half'" in observation
+    observation.encode()
+
+
+def test_a_page_that_breaks_the_language_is_a_fault(env: StubEnv) -> None:
+    run(env, "window.performance.getEntriesByType = null; null")
+    assert env.step("scroll [down]")[4]["fault_kind"] == "browser"
+    assert HOME in env.reset(seed=0)[0]
+
+
 def test_dialogs_downloads_and_files(env: StubEnv) -> None:
     act(env, "click", "link 'Odd things'")
     assert "The page showed 'Careful!'; it was answered with OK." in act(env, "click", "button 'Alert'")
@@ -336,6 +365,7 @@ def test_any_text_is_answered(env: StubEnv) -> None:
         "\x00\ud800[",
         "[" * 8000,
         "type [1] [" * 700,
+        "type [1] [x] [" + " " * 8000 + "x",  # a pattern that tries every division of the space would take minutes
         "goto [http://shopping/" + "a" * 8000 + "]",
         "`click [1]`",
     ):
@@ -503,14 +533,36 @@ def test_a_killed_driver_is_replaced(env: StubEnv) -> None:
     lonely.reset(seed=0)
     browser = lonely._held._browser
     assert browser is not None
-    driver = browser.pid
-    while "/driver/node" not in Path(f"/proc/{driver}/cmdline").read_text():
-        driver = int(Path(f"/proc/{driver}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(driver, signal.SIGKILL)
+    os.kill(driver_of(browser), signal.SIGKILL)
     assert lonely.step("goto [http://shopping/]")[4]["fault_kind"] == "browser"
     assert HOME in lonely.reset(seed=0)[0]
     assert gone(browser.pid)
     lonely.close()
+
+
+def test_a_driver_that_is_killed_in_mid_step_is_a_fault(env: StubEnv) -> None:
+    lonely = StubEnv(max_contexts=995, load_seconds=50.0)
+    lonely.reset(seed=0)
+    browser = lonely._held._browser
+    assert browser is not None
+    requests, asked, driver = sites(lonely).requests, len(sites(lonely).requests), driver_of(browser)
+
+    def kill() -> None:
+        while not any("/hang" in request for request in requests[asked:]):
+            time.sleep(0.01)
+        os.kill(driver, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    assert lonely.step("goto [http://shopping/hang]")[4]["fault_kind"] == "browser"
+    assert HOME in lonely.reset(seed=0)[0]
+    lonely.close()
+
+
+def driver_of(browser: browsers.Browser) -> int:
+    driver = browser.pid
+    while "/driver/node" not in Path(f"/proc/{driver}/cmdline").read_text():
+        driver = int(Path(f"/proc/{driver}/stat").read_text().rpartition(")")[2].split()[1])
+    return driver
 
 
 def test_a_crashed_page_is_told_of(env: StubEnv) -> None:
@@ -521,9 +573,11 @@ def test_a_crashed_page_is_told_of(env: StubEnv) -> None:
     browser.memory_mb()
     act(lonely, "goto [http://shopping/odd]")
     browser.memory_mb()
+    assert "state" in json.loads(lonely.snapshot())
     for pid, kind in browser._pids.items():
         if kind == "renderer":
             os.kill(pid, signal.SIGKILL)
+    assert "state" not in json.loads(lonely.snapshot())  # what the page holds cannot be asked any more
     observation, *_, info = lonely.step("click [2]")
     assert "fault" not in info
     assert "crashed" in observation
@@ -618,7 +672,13 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, told in (
         ({"load_seconds": 0}, "load_seconds is a number above 0"),
         ({"max_chars": 5}, "max_chars is a whole number of at least 100"),
+        ({"load_seconds": float("inf")}, "load_seconds is a number above 0"),
         ({"window": (10, 10)}, "window is a whole number of at least 100"),
+        ({"window": (10**9, 100)}, "window is at most 8192"),
+        ({"window": 500}, "window is a width and a height"),
+        ({"window": (200, 200, 200)}, "window is a width and a height"),
+        ({"visible_only": "no"}, "visible_only is True or False"),
+        ({"chromium": 5}, "is no path"),
         ({"chromium": "/no/such/browser"}, "is no program"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -665,6 +725,7 @@ def test_programmed_episodes(env: StubEnv) -> None:
         ({**init, "colour": 1}, "has 'colour'"),
         ({**init, "sites": ["mars"]}, "there is no site 'mars'"),
         ({**init, "eval": {}}, "checks nothing"),
+        ({**init, "eval": {"rules": "verified", "task_id": 1, "task_type": "retrieve"}}, "the official tasks"),
     ):
         with pytest.raises(ValueError, match=told):
             env.reset(options={"init": bad})

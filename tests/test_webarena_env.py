@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from gymnasium.error import ResetNeeded
 
 from agentgym_envs.verbs import grammar_table
 from agentgym_envs.webarena import grammar, host, tasks
@@ -150,6 +151,26 @@ def test_an_episode_that_logs_out_leaves_the_next_logged_in(env: WebArenaEnv) ->
     assert "logged in as" in first
     assert "logged in as" not in act(env, "click", "button 'Logout'")
     assert start(env, "gitlab") == first
+
+
+def test_what_cannot_be_scored_is_told_of_at_the_reset(env: WebArenaEnv) -> None:
+    for question, told in (
+        ({"site": "shopping", "query": "order", "equals": []}, "accepted are .*orders"),
+        ({"site": "gitlab", "query": "sql", "arguments": {"statement": "SELEKT 1"}, "equals": []}, "syntax error"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            env.reset(options={"init": {"intent": "x", "eval": {"state": [question]}}})
+
+
+def test_a_closed_environment_starts_nothing_again() -> None:
+    env = WebArenaEnv()
+    env.reset(seed=0)
+    env.close()
+    for ask in (env.state_hash, env.snapshot, env.oracle_action):
+        with pytest.raises(ResetNeeded):
+            ask()
+    assert env._held._server is None
+    assert env._held._browser is None
 
 
 def test_scores_do_not_depend_on_what_was_played_before(env: WebArenaEnv) -> None:

@@ -302,6 +302,10 @@ def test_answers_reach_the_evaluators() -> None:
     assert official.evaluate(evaluation, "Quest Lumaflex\u2122 Band", [], {"cms": "http://x/admin"}) == 0.0
 
 
+def test_an_answer_that_is_too_deep_for_json_is_a_text() -> None:
+    assert official._response("[" * 8000, "retrieve")["retrieved_data"] == ["[" * 8000]
+
+
 def test_the_classic_tasks_are_read() -> None:
     pytest.importorskip("webarena_verified")
     found = official.TaskSet("classic", {"shopping": "", "cms": "/admin", "reddit": "", "gitlab": ""})

@@ -118,6 +118,11 @@ def test_days(answer: str, right: bool) -> None:
     assert is_date(answer, "2023-10-21") is right
 
 
+def test_numbers_of_any_length_are_no_date() -> None:
+    for answer in ("9" * 30 + "-01-01", "9" * 5000 + "-01-01", "1 May " + "9" * 30, "0-0-0"):
+        assert not is_date(answer, "2023-10-21")
+
+
 def test_dates_that_could_be_two_and_parts_of_dates() -> None:
     assert not is_date("03/04/2023", "2023-03-04")
     assert not is_date("03/04/2023", "2023-04-03")
@@ -242,6 +247,18 @@ def test_everything_must_hold() -> None:
         ({"rules": "loose"}, "rules 'loose' are unknown"),
         ({"answer": {"type": "colour", "value": "red"}}, "the types are text, noun"),
         ({"answer": {"type": "number"}}, "no typed answer"),
+        ({"answer": "text"}, "no typed answer"),
+        ({"answer": {"type": "text", "value": 5}}, "no typed answer"),
+        ({"answer": {"type": "list", "items": [{"type": "text"}, {"type": "text"}]}}, "no typed answer"),
+        ({"url": {"site": "shopping"}}, "KeyError: 'path'"),
+        ({"url": {"site": "shopping", "path": "/", "query": 5}}, "its fields are not those"),
+        ({"state": [{"site": "shopping", "query": "orders"}]}, "is no question"),
+        ({"state": {"site": "shopping", "query": "orders", "equals": []}}, "its fields are not those"),
+        ({"rules": "verified"}, "for the official tasks"),
+        ({"eval_types": 5}, "its fields are not those"),
+        ({"eval_types": ["url_match"], "reference_url": 5}, "its fields are not those"),
+        ({"eval_types": ["program_html"], "program_html": []}, "names no page"),
+        ({"eval_types": ["program_html"], "program_html": [{"url": "last", "required_contents": {}}]}, "requires noth"),
         ({"eval_types": []}, "eval_types"),
         ({"eval_types": ["llm"]}, "eval_types"),
         ({"eval_types": ["string_match"], "reference_answers": {}}, "reference_answers"),
@@ -303,6 +320,10 @@ def test_classic_task_files_are_read() -> None:
     assert task.sites == ["cms"]
     assert task.start_urls == ["http://cms", "http://reddit/f/books"]
     assert task.evaluation["reference_url"] == "http://cms/orders"
-    for bad in ({"intent": ""}, {"intent": "x", "sites": ["map"]}, {"intent": "x", "logins": {"shopping": 1}}):
+    for bad in (
+        *({"intent": ""}, {"intent": "x", "sites": ["map"]}, {"intent": "x", "logins": {"shopping": 1}}),
+        *({"intent": "x", "sites": "cms"}, {"intent": "x", "sites": [["cms"]]}, {"intent": "x", "logins": ["cms"]}),
+        {"intent": "x", "eval": {"url": {"site": "elsewhere", "path": "/"}}},
+    ):
         with pytest.raises(ValueError, match="WebArena: "):
             web_task({"eval": {"answer": {"type": "empty"}}, **bad})

@@ -28,6 +28,7 @@ from agentgym_envs.webarena.sites import Cookie, SiteServer, Tenant, start_sites
 from agentgym_envs.webarena.sites.accounts import MAINTAINER, MERCHANT, MODERATOR, password
 from agentgym_envs.webarena.sites.pages import apply_difference, difference
 from agentgym_envs.webarena.sites.pristine import environment, pristine_folder
+from agentgym_envs.webarena.sites.wsgi import Sites
 
 PRIVILEGED = {"cms": MERCHANT, "reddit": MODERATOR, "gitlab": MAINTAINER}
 PAGES = {
@@ -545,7 +546,22 @@ def test_queries_do_not_write(tenant: Tenant) -> None:
             tenant.query(site, "sql", statement=f"DELETE FROM {table}")
     with pytest.raises(ValueError, match="attached"):
         tenant.query("cms", "sql", statement="ATTACH DATABASE 'x' AS x")
+    with pytest.raises(ValueError, match="too big"):
+        tenant.query("gitlab", "sql", statement="SELECT hex(randomblob(50000000))")
     assert tenant.state_hash() == before
+
+
+def test_what_is_known_of_paths_is_bounded() -> None:
+    asked = []
+
+    def find(site: str, path: str) -> None:
+        asked.append((site, path))
+
+    sites = Sites({}, find)
+    for number in (*range(3000), 2999, 0):
+        sites._statics("shopping", f"/static/{number}.css")
+    assert len(asked) == 3001
+    assert asked[-1] == ("shopping", "/static/0.css")  # it had been forgotten
 
 
 def test_hosts_that_are_nobodys_have_no_pages(tenant: Tenant) -> None:

@@ -156,6 +156,12 @@ class Browser:
         except PlaywrightError as error:
             first = str(error).partition("\n")[0]
             raise Fault("browser", first if self.alive else f"Chromium died ({first})") from error
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            # What Playwright raises for calls during which its driver dies has no class of its own.
+            self.forget()
+            raise Fault("browser", f"Playwright's driver died ({error})") from error
 
     def opened_context(self) -> None:
         """Count a context, and look now and then whether the process has become too large."""
@@ -197,7 +203,7 @@ class Browser:
             return future.result(seconds + _ANSWER_SECONDS)
         except (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
             future.cancel()
-            raise Fault("browser", f"Chromium did not finish within {seconds:g} s") from error
+            raise Fault("browser", str(error) or f"Chromium did not finish within {seconds:g} s") from error
         except BaseException:
             future.cancel()
             raise

@@ -34,6 +34,7 @@ from agentgym_envs.webarena.session import Look, Session, Turn  # noqa: E402
 
 _TEXT_VERSION = "text 1"  # a new one as soon as the same actions give another text
 _OPEN_SECONDS = 30.0
+_MAX_WINDOW = 8_192  # pixels; Chromium dies of much larger ones
 
 
 class WebArenaEnv(TextEnv):
@@ -84,8 +85,12 @@ class WebArenaEnv(TextEnv):
             ValueError: If an argument is not accepted; the message says what is.
         """
         for name, seconds in (("load_seconds", load_seconds), ("start_seconds", start_seconds)):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"{self.scenario}: {name} is a number above 0, not {seconds!r}.")
+        if not isinstance(window, tuple | list) or len(window) != 2:
+            raise ValueError(f"{self.scenario}: window is a width and a height in pixels, not {window!r}.")
+        if not isinstance(visible_only, bool):
+            raise ValueError(f"{self.scenario}: visible_only is True or False, not {visible_only!r}.")
         for name, number, least in (
             ("max_chars", max_chars, 100),
             ("max_contexts", max_contexts, 1),
@@ -93,6 +98,8 @@ class WebArenaEnv(TextEnv):
         ):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
                 raise ValueError(f"{self.scenario}: {name} is a whole number of at least {least}, not {number!r}.")
+            if name == "window" and number > _MAX_WINDOW:
+                raise ValueError(f"{self.scenario}: window is at most {_MAX_WINDOW} wide and high, not {number!r}.")
         super().__init__(**options)
         self._look = Look(window[0], window[1], visible_only, max_chars, float(load_seconds))
         self._settings = browsers.Settings(packages.find_chromium(chromium), start_seconds, max_contexts)
@@ -158,7 +165,10 @@ class WebArenaEnv(TextEnv):
 
         Raises:
             agentgym_envs.Fault: If the sites cannot be reached.
+            gymnasium.error.ResetNeeded: If there was no reset yet.
         """
+        if self._record is None:
+            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
         return self._held.tenant().state_hash()
 
     def close(self) -> None:
@@ -178,6 +188,9 @@ class WebArenaEnv(TextEnv):
         web = self._task_at_hand(task, init)
         self._held.close_session()  # first, or its pages could still send something
         cookies = self._held.tenant().reset(web.logins)
+        for wanted in web.evaluation.get("state") or () if init is not None else ():
+            # A question that cannot be asked is told of now, and not when the agent is done.
+            self._held.tenant().query(wanted["site"], wanted["query"], **wanted.get("arguments", {}))
         self._open([_playwright_cookie(cookie) for site in cookies.values() for cookie in site])
         turn = self._held.turn("start", web.start_urls)
         sites = ", ".join(f"http://{site}/" for site in self._held.addresses.origins)

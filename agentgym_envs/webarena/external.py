@@ -106,6 +106,8 @@ def configured(sites: Mapping[str, Any] | None) -> tuple[tuple[tuple[str, Site],
             f"WebArena: no external sites are configured. Give sites={{'shopping': 'http://host:7770'}}, or set "
             f"{', '.join(f'{VARIABLE}{name.upper()}' for name in _OFFICIAL)}."
         )
+    if not isinstance(given, Mapping):
+        raise ValueError(f"WebArena: sites maps names to addresses, not {given!r}.")
     backends: list[dict[str, Site]] = []
     for official, fields in given.items():
         if official not in _OFFICIAL:

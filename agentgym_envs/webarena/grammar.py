@@ -165,7 +165,7 @@ _BARE = {name for name, verb in _BY_NAME.items() if "[" not in template(verb)}
 _ACCEPTED = "; ".join(map(template, VERBS))
 _ACTION = re.compile(r"(\w+)\s*(.*)", re.DOTALL)
 _ARGUMENT = re.compile(r"\[(.*)\]", re.DOTALL)
-_TYPE = re.compile(r"\[\s*(\d+)\s*\]\s*\[(.*?)\](?:\s*\[\s*([^\[\]]*?)\s*\])?", re.DOTALL)
+_TYPE = re.compile(r"\[\s*(\d+)\s*\]\s*\[(.*?)\](?:\s*\[([^\[\]]*)\])?", re.DOTALL)
 _MAX_DIGITS = 9
 
 _MODIFIERS = {"ctrl": "Control", "control": "Control", "shift": "Shift", "alt": "Alt", "meta": "Meta", "cmd": "Meta"}
@@ -249,6 +249,7 @@ def _parse_type(action: str, rest: str) -> Command:
     if match is None or len(match[1]) > _MAX_DIGITS or not match[1].isascii():
         raise _malformed(action, type)
     text, flag = match[2], match[3]
+    flag = flag if flag is None else flag.strip()
     if flag is not None and flag.lower() not in ("0", "1", "press_enter_after=0", "press_enter_after=1"):
         raise NotUnderstood(
             f"Could not execute {quoted(action)}: the last number is 1 to press Enter or 0, not {quoted(flag)!r}."

@@ -107,7 +107,7 @@ def evaluate(
 def _response(answer: str, task_type: str) -> dict[str, Any]:
     try:
         given = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or too deep to be any
         given = answer
     if isinstance(given, dict) and "status" in given:
         return {"task_type": task_type, **given}

@@ -43,6 +43,8 @@ def find_chromium(given: str | None = None) -> Path | None:
     """
     for source, name in (("chromium", given), (CHROMIUM_VARIABLE, os.environ.get(CHROMIUM_VARIABLE))):
         if name:
+            if not isinstance(name, str | os.PathLike):
+                raise ValueError(f"WebArena: {source}={name!r} is no path of a Chromium or Chrome.")
             found = shutil.which(name)
             if found is None:
                 raise ValueError(f"WebArena: {source}={name!r} is no program; give the path of a Chromium or Chrome.")

@@ -73,6 +73,7 @@ _MONTHS = {
     )
     for name in names.split()
 }
+_MAX_DATE = 100  # characters; nothing longer is a date
 _NOT_POSSIBLE = {"n/a", "na", "not applicable", "not possible", "impossible"}
 
 
@@ -259,22 +260,21 @@ def check_evaluation(evaluation: Mapping[str, Any]) -> None:
     rules = evaluation.get("rules", "classic" if "eval_types" in evaluation else "typed")
     if rules not in RULES:
         raise ValueError(f"WebArena: the rules {rules!r} are unknown; accepted are {', '.join(RULES)}.")
-    if rules == "classic":
-        return _check_classic(evaluation)
-    if rules == "verified":  # see `official`, which alone makes such tasks
-        return None
-    checks = [key for key in ("answer", "url", "state") if evaluation.get(key)]
-    if not checks:
-        raise ValueError("WebArena: the evaluation checks nothing; give at least one of answer, url and state.")
-    if "answer" in evaluation:
-        try:
-            is_answer("", evaluation["answer"])
-        except (KeyError, TypeError, InvalidOperation) as error:
-            known = ", ".join(_ANSWERS)
-            raise ValueError(
-                f"WebArena: {evaluation['answer']!r} is no typed answer ({error}); the types are {known}."
-            ) from error
-    return None
+    check = {"classic": _check_classic, "verified": _check_verified}.get(rules, _check_typed)
+    try:
+        check(evaluation)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"WebArena: eval is {evaluation!r}, and its fields are not those of docs/scenarios/webarena.md "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def sites_of(evaluation: Mapping[str, Any]) -> set[str]:
+    """Return the sites that a checked evaluation looks at, by the hosts of its addresses too."""
+    wanted = [*_listed(evaluation.get("url") or ()), *(evaluation.get("state") or ())]
+    opened = [target["url"] for target in _pages(evaluation) if target["url"] != "last"]
+    return {one["site"] for one in wanted} | {urlsplit(url).netloc for url in opened}
 
 
 def score(
@@ -307,6 +307,36 @@ def score(
     return 1.0
 
 
+def _check_typed(evaluation: Mapping[str, Any]) -> None:
+    if not any(evaluation.get(key) for key in ("answer", "url", "state")):
+        raise ValueError("WebArena: the evaluation checks nothing; give at least one of answer, url and state.")
+    if "answer" in evaluation:
+        try:
+            _check_answer(evaluation["answer"])
+        except (AttributeError, KeyError, TypeError, InvalidOperation) as error:
+            known = ", ".join(_ANSWERS)
+            raise ValueError(
+                f"WebArena: {evaluation['answer']!r} is no typed answer ({error}); the types are {known}."
+            ) from error
+    for wanted in _listed(evaluation.get("url") or ()):
+        is_url(f"http://{wanted['site']}{wanted['path']}", **wanted)
+    for wanted in evaluation.get("state") or ():
+        given = {"arguments": {}, **wanted}
+        if set(given) != {"site", "query", "arguments", "equals"} or not isinstance(given["arguments"], Mapping):
+            raise ValueError(f"WebArena: {wanted!r} is no question; give site, query, equals and arguments, if any.")
+
+
+def _check_answer(wanted: Mapping[str, Any]) -> None:
+    for item in wanted.get("items", ()):
+        _check_answer(item)
+    is_answer("0", wanted)
+
+
+def _check_verified(evaluation: Mapping[str, Any]) -> None:
+    if not {"task_id", "task_type"} <= set(evaluation):
+        raise ValueError("WebArena: the rules 'verified' are for the official tasks; give answer, url or state.")
+
+
 # ---- WebArena's own rules ------------------------------------------------------------------------------
 
 
@@ -323,11 +353,16 @@ def _check_classic(evaluation: Mapping[str, Any]) -> None:
             )
         if any(not str(text).strip() for value in references.values() for text in _listed(value)):
             raise ValueError(f"WebArena: reference_answers {references!r} has an empty text, which anything matches.")
-    if "url_match" in kinds and not str(evaluation.get("reference_url") or "").strip():
+    if "url_match" in kinds and not (evaluation.get("reference_url") or "").strip():
         raise ValueError("WebArena: url_match needs a reference_url.")
-    for target in evaluation.get("program_html") or () if "program_html" in kinds else ():
+    if "program_html" in kinds and not evaluation.get("program_html"):
+        raise ValueError("WebArena: program_html names no page, so anything would pass.")
+    for target in _pages(evaluation):
         if target["url"].startswith("func:") or target.get("locator", "").startswith(("func:", "lambda:")):
             raise ValueError(f"WebArena: {target!r} calls a Python function, which is not carried out here.")
+        required = target["required_contents"]
+        if not isinstance(required, Mapping) or not {"exact_match", "must_include"} & set(required):
+            raise ValueError(f"WebArena: {target!r} requires nothing; give exact_match or must_include.")
 
 
 def _classic(evaluation: Mapping[str, Any], answer: str, url: str, read: Callable[[str, str], str]) -> float:
@@ -338,8 +373,13 @@ def _classic(evaluation: Mapping[str, Any], answer: str, url: str, read: Callabl
         elif kind == "url_match":
             result *= classic_url_match(url, evaluation["reference_url"])
         else:
-            result *= all(_classic_page(target, read) for target in evaluation["program_html"])
+            result *= all(_classic_page(target, read) for target in _pages(evaluation))
     return float(result)
+
+
+def _pages(evaluation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The pages that classic rules look at."""
+    return evaluation["program_html"] if "program_html" in evaluation.get("eval_types", ()) else ()
 
 
 def classic_string_match(answer: str, references: Mapping[str, Any]) -> float:
@@ -447,6 +487,8 @@ def _same_items(parts: Sequence[str], items: Sequence[Mapping[str, Any]], ordere
 
 def _date(text: str) -> tuple[int, ...] | None:
     """Read a date, with the time if there is one; None if it is none, or could be two."""
+    if len(text) > _MAX_DATE:
+        return None
     text = re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.casefold())
     text = re.sub(r"^(?:on |in )|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b,?|\bof\b|\bat\b", " ", text)
     clock = re.search(r"(?:[ t])(\d{1,2}):(\d{2})(?::\d{2})?\s*([ap])?\.?m?\.?$", text)
@@ -478,6 +520,6 @@ def _date(text: str) -> tuple[int, ...] | None:
         return None
     try:
         datetime.date(year, months[0], day)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return (year, months[0], day, *time)

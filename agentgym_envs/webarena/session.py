@@ -45,8 +45,11 @@ class Refused(ValueError):
     """The action cannot be carried out on this page; the message says why."""
 
 
-class _Crashed(Exception):
+class _Crashed(PlaywrightError):
     """The renderer of the page has died."""
+
+    def __init__(self) -> None:
+        super().__init__("the page crashed")
 
 
 class Look(NamedTuple):
@@ -277,7 +280,7 @@ class Session:
             return None
         tabs = []
         for tab in self._tabs:
-            place = await self._evaluate(tab, scripts.LOCATION)
+            place = await self._place(tab)
             if place["session"]:
                 return None
             history = [[self._addresses.outer(entry.url), entry.by_get] for entry in tab.history]
@@ -463,7 +466,10 @@ class Session:
     async def _new_tab(self) -> None:
         opened = await self._context.new_page()
         await self._attaching.pop(opened)
-        self._focus = next(number for number, tab in enumerate(self._tabs) if tab.page is opened)
+        number = next((number for number, tab in enumerate(self._tabs) if tab.page is opened), None)
+        if number is None:
+            raise PlaywrightError("the new tab has gone at once")
+        self._focus = number
 
     async def _close_tab(self, tab: _Tab) -> None:
         self._tabs.remove(tab)
@@ -609,8 +615,7 @@ class Session:
         if popup is None:
             return
         if len(self._tabs) > MAX_TABS:
-            await self._close_tab(popup)
-            self._notes.append(f"The page wanted to open another tab; there are {MAX_TABS} at most.")
+            await self._refuse_tab(popup)
             return
         popup.posted, self._popup_posts = self._popup_posts, False
         await self._settle(popup)
@@ -661,7 +666,7 @@ class Session:
         """Update a tab's address, title and history after something was done."""
         if tab.crash.done() or tab.page.is_closed() or tab not in self._tabs:
             return  # see `_bury`
-        place = await self._evaluate(tab, scripts.LOCATION)
+        place = await self._place(tab)
         for refused in place["refused"]:
             self._notes.append(
                 f"The link leads to {quoted(refused)}, which is outside of the sites and was not opened. "
@@ -734,16 +739,23 @@ class Session:
             for number, some in enumerate(self._tabs)
         )
         told = " ".join([told, *dict.fromkeys(self._notes)]).strip()
-        return Turn(told, f"{tabs}\nURL: {self.url}\n{view.text}".rstrip(), self.url, valid)
+        shown = f"{tabs}\nURL: {self.url}\n{view.text}".rstrip()
+        return Turn(_encodable(told), _encodable(shown), self.url, valid)
 
     async def _bury(self) -> None:
-        """Close tabs whose page has crashed; one tab at least is left."""
+        """Close tabs whose page has crashed, and what pages have opened beyond the limit; one at least is left."""
         for tab in list(self._tabs):
             if tab.crash.done():
                 self._notes.append("The page crashed; its tab was closed.")
                 await self._close_tab(tab)
+        while len(self._tabs) > MAX_TABS:
+            await self._refuse_tab(self._tabs[-1])
         if not self._tabs:
             await self._new_tab()
+
+    async def _refuse_tab(self, popup: _Tab) -> None:
+        await self._close_tab(popup)
+        self._notes.append(f"The page wanted to open another tab; there are {MAX_TABS} at most.")
 
     async def _view(self, tab: _Tab) -> View:
         tree = (await self._send(tab, "Accessibility.getFullAXTree"))["nodes"]
@@ -797,13 +809,19 @@ class Session:
             call.cancel()
         if tab.crash.done():
             raise _Crashed
-        raise TimeoutError
+        raise TimeoutError(f"the page did not answer within {seconds:g} s")
 
     async def _evaluate(self, tab: _Tab, expression: str, seconds: float = _CALL_SECONDS) -> Any:
         reply = await self._send(
             tab, "Runtime.evaluate", seconds, expression=expression, awaitPromise=True, returnByValue=True
         )
         return reply["result"].get("value")
+
+    async def _place(self, tab: _Tab) -> dict[str, Any]:
+        place = await self._evaluate(tab, scripts.LOCATION)
+        if not isinstance(place, dict):  # the page has replaced parts of the language
+            raise PlaywrightError("the page cannot be asked for its address")
+        return place
 
     async def _resolve(self, element: Element) -> str:
         try:
@@ -823,7 +841,14 @@ class Session:
             arguments=[{"value": argument} for argument in arguments],
             returnByValue=True,
         )
+        if "exceptionDetails" in reply:
+            raise PlaywrightError("the page cannot be asked for its elements")
         return reply["result"].get("value")
 
     def _inner(self, url: str) -> str:
         return url if url == _BLANK else self._addresses.inner(url)
+
+
+def _encodable(text: str) -> str:
+    """Replace halves of characters, which scripts can put into titles and which no file or pipe takes."""
+    return text.encode(errors="replace").decode()

@@ -65,8 +65,12 @@ def web_task(fields: Mapping[str, Any], paths: Mapping[str, str] | None = None) 
     intent, evaluation = filled.get("intent"), filled.get("eval") or {}
     if not isinstance(intent, str) or not intent.strip():
         raise ValueError(f"WebArena: intent is a text that is not empty, not {intent!r}.")
-    sites = [_CLASSIC_SITES.get(site, site) for site in filled.get("sites") or [*paths][:1]]
-    logins = filled.get("logins") or {}
+    named, logins = filled.get("sites") or [*paths][:1], filled.get("logins") or {}
+    if not isinstance(named, list | tuple) or not isinstance(logins, Mapping):
+        raise ValueError(f"WebArena: sites is a list and logins an object, not {named!r} and {logins!r}.")
+    if not all(isinstance(site, str) for site in [*named, *logins]):
+        raise ValueError(f"WebArena: sites are named by texts, not {[*named, *logins]!r}.")
+    sites = [_CLASSIC_SITES.get(site, site) for site in named]
     for site in [*sites, *logins]:
         if site not in paths:
             raise ValueError(f"WebArena: there is no site {site!r}; accepted are {', '.join(paths)}.")
@@ -76,6 +80,8 @@ def web_task(fields: Mapping[str, Any], paths: Mapping[str, str] | None = None) 
     if not isinstance(start, str) or not isinstance(evaluation, Mapping):
         raise ValueError("WebArena: start_url is a text, and eval an object.")
     scoring.check_evaluation(evaluation)
+    for site in sorted(scoring.sites_of(evaluation) - set(paths)):
+        raise ValueError(f"WebArena: eval looks at {site!r}, which is no site; accepted are {', '.join(paths)}.")
     template, plan = str(filled.get("template", "")), filled.get("plan", [])
     if not isinstance(plan, list) or any(
         not isinstance(rule, Mapping) or set(rule) != {"see", "do"} or not isinstance(rule["see"], list)
@@ -102,7 +108,10 @@ def task_of_init(init: Mapping[str, Any], paths: Mapping[str, str] | None = None
         if name not in ("intent", *OPTIONAL_FIELDS, *_IGNORED_FIELDS):
             accepted = ", ".join(("intent", *OPTIONAL_FIELDS))
             raise ValueError(f"WebArena: options['init'] has {name!r}; accepted are {accepted}.")
-    return web_task(init, paths)
+    task = web_task(init, paths)
+    if task.evaluation.get("rules") == "verified":
+        raise ValueError("WebArena: the rules 'verified' are for the official tasks, which options['task'] names.")
+    return task
 
 
 @cache

@@ -16,11 +16,11 @@ import torch
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 pytest.importorskip("trl", reason="pip install 'agentgym-suite[trl]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL warns of other libraries' versions and deprecations
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+def load(name: str, folder: str = "examples") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,12 +36,32 @@ def example() -> ModuleType:
 def test_grpo_and_sft_run_by_trl_end_to_end(
     example: ModuleType, tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = ["--demonstrations", "2", "--steps", "2", "--groups", "1", "--generations", "2", "--turns", "2"]
+    sizes = [
+        "--demonstrations",
+        "2",
+        "--steps",
+        "2",
+        "--groups",
+        "1",
+        "--generations",
+        "2",
+        "--turns",
+        "2",
+        "--evaluate",
+        "1",
+    ]
     example.main(["--model", str(tiny_path), "--folder", str(tmp_path), *sizes])
     assert "step 2: reward" in capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "reward" in row] == [1, 2]
     assert (tmp_path / "model" / "config.json").is_file()
+    held_out = [row for row in rows if "when" in row]
+    assert [(row["when"], row["episodes"]) for row in held_out] == [("before", 38), ("after", 38)]  # the test split
+    assert all(0 <= row["held_out_success"] <= 1 for row in held_out)
+    page = load("trl_results", "scripts").page(rows)
+    last = [row for row in rows if "reward" in row][-1]
+    assert f"| 2 | {last['reward']:.3f} | {last['success']:.3f} | {last['loss']:.3f} |" in page
+    assert f"**{held_out[1]['held_out_success']:.3f}** after GRPO" in page
 
 
 def test_what_trl_is_given_is_what_was_sampled(example: ModuleType, tiny_path: Path) -> None:

@@ -15,15 +15,16 @@ from typing import Any, SupportsFloat, cast
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, Text
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from agentgym_envs import RefusedAction, TextEnv
+from agentgym_envs import RefusedAction, TextEnv, TextSpace
 from agentgym_envs.core import checked_record
 from agentgym_wrappers.encoders import Encoder, NgramHash, TokenIds, encoder_from, stable_hash
 
 Mask = NDArray[np.int8]
+_LARGEST = 2**31 - 1
 
 
 class EncodeObservation(gymnasium.ObservationWrapper[NDArray[Any], Any, Any], RecordConstructorArgs):
@@ -38,12 +39,12 @@ class EncodeObservation(gymnasium.ObservationWrapper[NDArray[Any], Any, Any], Re
                 call `(goal, observation) -> array`. None is `NgramHash()`.
 
         Raises:
-            ValueError: If `encoder` is none, or `env` no text environment.
+            ValueError: If `encoder` is none, or `env` no text environment or one whose observations are no text.
         """
-        _text_env(env, type(self).__name__)
+        _text_env(env, type(self).__name__, "observation")
         self.encoder = NgramHash() if encoder is None else encoder_from(encoder)
-        plain = isinstance(self.encoder, NgramHash | TokenIds)
-        RecordConstructorArgs.__init__(self, encoder=self.encoder.to_dict() if plain else self.encoder)  # type: ignore[union-attr]
+        self._own = isinstance(self.encoder, NgramHash | TokenIds)
+        RecordConstructorArgs.__init__(self, encoder=self.encoder.to_dict() if self._own else self.encoder)  # type: ignore[union-attr]
         super().__init__(env)
         self.observation_space = self.encoder.space
         self._goal = ""
@@ -58,8 +59,19 @@ class EncodeObservation(gymnasium.ObservationWrapper[NDArray[Any], Any, Any], Re
         return self.observation(text), info
 
     def observation(self, observation: str) -> NDArray[Any]:
-        """Return the array of an observation of the present episode."""
-        return self.encoder(self._goal, observation)
+        """Return the array of an observation of the present episode.
+
+        Raises:
+            ValueError: If an encoder of the user's returns what is not in its space, such as NaN.
+        """
+        array = self.encoder(self._goal, observation)
+        inside = self._own or (isinstance(array, np.ndarray) and self.observation_space.contains(array))
+        if not inside:
+            raise ValueError(
+                f"EncodeObservation: the encoder returned {array!r}, which is not in its space "
+                f"{self.observation_space}: a numpy array of that shape, type and range, without NaN."
+            )
+        return array
 
     def snapshot_state(self) -> dict[str, Any]:
         """Return the wrapper's part of `agentgym_wrappers.snapshot`."""
@@ -103,9 +115,10 @@ class DiscreteActions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
             order: Another order of the numbers, for checking that a result does not depend on it.
 
         Raises:
-            ValueError: If an argument is not accepted, or the scenario cannot list its actions.
+            ValueError: If an argument is not accepted, the scenario cannot list its actions, or `env` does not take
+                text as actions.
         """
-        base = _text_env(env, type(self).__name__)
+        base = _text_env(env, type(self).__name__, "action")
         try:
             base.available_actions()
         except NotImplementedError as error:
@@ -226,21 +239,26 @@ def _in_order(actions: Sequence[str], order: int) -> dict[str, int]:
     return {text: number for number, text in enumerate(actions)}
 
 
-def _text_env(env: object, who: str) -> TextEnv:
+def _text_env(env: object, who: str, what: str) -> TextEnv:
     base = getattr(env, "unwrapped", None)
     if not isinstance(base, TextEnv):
         raise ValueError(f"{who} wraps agentgym_envs.TextEnv environments, not {env!r}.")
+    space = getattr(env, f"{what}_space")
+    if not isinstance(space, TextSpace | Text):
+        raise ValueError(f"{who} wraps environments whose {what}s are text, but those of {env} are in {space}.")
     return base
 
 
 def _checked_count(name: str, value: object, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"DiscreteActions: {name} is an integer of at least {least}, not {value!r}.")
-    return value
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= _LARGEST:
+        raise ValueError(
+            f"DiscreteActions: {name} is an integer of at least {least} and at most {_LARGEST}, not {value!r}."
+        )
+    return int(value)
 
 
-def _checked_list(actions: Sequence[str]) -> tuple[str, ...]:
-    texts = tuple(actions)
+def _checked_list(actions: object) -> tuple[str, ...]:
+    texts = tuple(actions) if isinstance(actions, Sequence) else ()
     if isinstance(actions, str) or not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"DiscreteActions: actions is a list of at least one action, not {actions!r}.")
     if len(set(texts)) < len(texts):

@@ -32,6 +32,9 @@ DATABASE_OF = {"shopping": "shop", "cms": "shop", "reddit": "forum", "gitlab": "
 
 LOCK_SECONDS = 20.0
 STATEMENT_SECONDS = 10.0
+MAX_VALUE_BYTES = 32 * 2**20
+"""Largest text or blob in a statement: the tracker lets its admin write some, and all tenants share the memory."""
+
 _STEPS_BETWEEN_LOOKS = 500_000
 SNAPSHOT_FORMAT = 1
 
@@ -96,6 +99,7 @@ class Database:
         if data:
             self.connection.deserialize(data)
             self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # no statement reaches a file
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         self.connection.execute("PRAGMA journal_mode = MEMORY").close()  # what is loaded has no file to journal beside
         self._prepare(self.connection)
         self.connection.set_progress_handler(self._late, _STEPS_BETWEEN_LOOKS)

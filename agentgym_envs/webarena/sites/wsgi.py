@@ -5,7 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 _HOST = re.compile(rf"({'|'.join(SITES)})\.([a-z0-9]+)\.localhost(?::\d+)?", re.IGNORECASE)
+
+_MAX_STATICS = 1_000
 
 # Whatever a page names, the browser loads nothing but from the site itself.
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
@@ -47,7 +49,8 @@ class Sites:
         """
         self.tenants: dict[str, Tenant] = {}
         self._applications = applications
-        self._statics = cache(statics)
+        # Bounded: whatever path a browser asks for is looked for.
+        self._statics = lru_cache(maxsize=_MAX_STATICS)(statics)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         """Answer a request."""

@@ -391,6 +391,17 @@ def test_simplifications_are_checked_and_change_the_world() -> None:
             env.reset(options={"task": tasks.index_of("power-component", 0)})
 
 
+def test_a_snapshot_is_refused_by_an_environment_with_other_simplifications(env: SciWorldEnv) -> None:
+    task = {"task": tasks.index_of("boil", 0)}
+    with contextlib.closing(make(simplifications="selfWateringFlowerPots")) as watered:
+        observation, _ = watered.reset(options=task)
+        saved = watered.snapshot()
+        assert env.reset(options=task)[0] == observation  # it looks the same, and is another world
+        with pytest.raises(ValueError, match=r"are 'selfWateringFlowerPots', but .* are ''"):
+            env.restore(saved)
+        assert watered.restore(saved)[0] == observation
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -192,6 +192,17 @@ def test_a_process_killed_between_episodes_is_replaced(pair: tuple[SciWorldEnv, 
     assert DOOR in env.available_actions()
 
 
+def test_what_is_asked_for_beside_the_turns_survives_a_kill(pair: tuple[SciWorldEnv, SciWorldEnv]) -> None:
+    env, other = pair
+    for some in pair:
+        some.step(DOOR)
+    around, carried = env.look(), env.inventory()
+    os.kill(jvm(env), signal.SIGKILL)
+    assert env.look() == around
+    assert other.inventory() == carried  # the neighbour mends itself
+    assert env.step("go to kitchen") == other.step("go to kitchen")
+
+
 def test_a_hanging_process_is_replaced_after_the_time_limit() -> None:
     env = make(call_seconds=20)
     env.reset(seed=0, options=TASK)
@@ -293,6 +304,27 @@ def test_a_forked_process_starts_its_own_and_leaves_the_parents_alone() -> None:
         assert gone(pid)
 
 
+def test_a_forked_process_does_not_wait_for_a_lock_that_a_thread_of_the_parent_held() -> None:
+    with contextlib.closing(make()) as env:
+        env.reset(seed=0, options=TASK)
+        shared = env._host
+        assert shared is not None
+
+        def child() -> None:
+            with pytest.raises(Fault, match="has died"), shared.scratch():
+                pass
+
+        with shared.scratch():
+            process = multiprocessing.get_context("fork").Process(target=child)
+            process.start()
+            process.join(60)
+            waits = process.is_alive()
+            process.kill()
+        process.join(60)
+        assert not waits
+        assert process.exitcode == 0
+
+
 def test_workers_that_are_killed_leave_no_java_process() -> None:
     with SubprocVectorEnv.make("AgentGym/SciWorld-v0", 2, workers=1, tasks=[TASK["task"]]) as vec:
         observations, _ = vec.reset(seed=0)
@@ -392,6 +424,12 @@ def test_a_java_that_does_not_serve_is_a_fault_and_a_good_one_mends_it(tmp_path:
 def test_a_java_that_is_no_program_is_refused(java: Any) -> None:
     with pytest.raises(ValueError, match=f"java={java!r} is no program"):
         make(java=java)
+
+
+def test_a_java_is_found_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "java").symlink_to(packages.find_java())
+    monkeypatch.chdir(tmp_path)
+    assert packages.find_java("./java") == tmp_path / "java"
 
 
 def test_a_java_of_the_system_works_as_well() -> None:

@@ -6,6 +6,7 @@ lists every difference.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import weakref
@@ -157,42 +158,60 @@ class SciWorldEnv(TextEnv):
 
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
-            agentgym_envs.Fault: If the Java process died.
+            agentgym_envs.Fault: If the Java process died, twice.
         """
-        return self._episode_world().look()
+        return self._asked(lambda: self._world.look())
 
     def inventory(self) -> str:
         """What the agent carries, without a turn.
 
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
-            agentgym_envs.Fault: If the Java process died.
+            agentgym_envs.Fault: If the Java process died, twice.
         """
-        return self._episode_world().inventory()
+        return self._asked(lambda: self._world.inventory())
 
     def progress(self) -> str:
         """The simulator's table of the task's steps and which are done.
 
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
-            agentgym_envs.Fault: If the Java process died.
+            agentgym_envs.Fault: If the Java process died, twice.
         """
-        return self._episode_world().progress()
+        return self._asked(lambda: self._world.progress())
 
     def object_tree(self) -> dict[str, Any]:
         """All objects of the world, as the simulator exports them.
 
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
-            agentgym_envs.Fault: If the Java process died.
+            agentgym_envs.Fault: If the Java process died, twice.
         """
-        return self._episode_world().object_tree()
+        return self._asked(lambda: self._world.object_tree())
+
+    def snapshot(self) -> bytes:
+        """Return the current state as `TextEnv` does, and the simplifications that it needs.
+
+        Raises:
+            gymnasium.error.ResetNeeded: If there was no reset yet.
+        """
+        return json.dumps({**json.loads(super().snapshot()), "simplifications": self.simplifications}).encode()
 
     def close(self) -> None:
         """Leave the Java process, which ends with the last environment in it; a second call does nothing."""
         self._record = None  # before the process ends, so that a step in another thread does not start a new one
         super().close()
         self._restart()
+
+    def _checked_snapshot(self, snapshot: bytes) -> dict[str, Any]:
+        record = super()._checked_snapshot(snapshot)
+        saved = record.get("simplifications")
+        if saved != self.simplifications:  # a world that can look the same and go on in another way
+            raise ValueError(
+                f"{self.scenario}: the snapshot's simplifications are {saved!r}, but this environment's are "
+                f"{self.simplifications!r}; restore it in one made with the same simplifications."
+            )
+        return record
 
     def _task_of_init(self, init: Mapping[str, Any]) -> Task:
         return _checked_init(init).task
@@ -283,9 +302,9 @@ class SciWorldEnv(TextEnv):
         if self._record is None:
             raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
 
-    def _episode_world(self) -> Simulator:
+    def _asked(self, ask: Callable[[], T]) -> T:
         self._check_episode()
-        return self._world
+        return self._mended(ask)
 
     @property
     def _world(self) -> Simulator:

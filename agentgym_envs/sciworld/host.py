@@ -48,6 +48,8 @@ class Host:
         Raises:
             Fault: If the process died.
         """
+        if not self.jvm.alive:  # in a forked process nobody would open the lock that a thread of the parent has
+            raise Fault("died", "the Java process has died")
         with self._scratching:
             if self._scratch is None or not self._scratch.usable:
                 self._scratch = Simulator(self.jvm)

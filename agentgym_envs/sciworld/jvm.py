@@ -82,7 +82,7 @@ class Jvm:
         self.settings = settings
         self._owner = os.getpid()
         self._stderr = tempfile.TemporaryFile()
-        command = [str(settings.java.absolute()), *flags(settings), "-classpath", str(gateway_jar())]
+        command = [str(settings.java), *flags(settings), "-classpath", str(gateway_jar())]
         command += ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
         environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN_OPTIONS}
         try:

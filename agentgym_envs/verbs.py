@@ -45,6 +45,15 @@ def grammar_table(verbs: Sequence[Verb]) -> str:
     return "\n".join(rows)
 
 
+def well_formed(text: str) -> str:
+    """The text without lone surrogates, which no file, index, server or pipe takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
 def quoted(text: str) -> str:
     """Return an agent's text for a message: on one line, shortened where it is long."""
     start = " ".join(text[:_QUOTED_CHARS].split())

@@ -114,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in NAMES:
             config = setting(name, seed, options.steps, model, options.folder)
             folder = Path(config.run_dir)
-            if not (folder / "summary.json").is_file():
-                train(config, resume=(folder / "config.yaml").is_file())
+            begun = (folder / "config.yaml").is_file()
+            if not begun or read_run(folder).summary.get("status") != "finished":
+                train(config, resume=begun)
             runs[name].append(read_run(folder))
     options.page.parent.mkdir(parents=True, exist_ok=True)
     options.page.write_text(page(runs, options.steps), encoding="utf-8")

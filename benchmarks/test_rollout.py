@@ -20,13 +20,14 @@ import pytest
 import torch
 
 from agentgym_train.chat import Chat
-from agentgym_train.compact import CompactConfig, compact_path
+from agentgym_train.compact import compact_path
 from agentgym_train.engines import Request
 from agentgym_train.engines.hf import HFEngine, copy_for_sampling
 from agentgym_train.models import load_model, load_tokenizer
 from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode, Trajectory
 from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum, SubprocVectorEnv
+from benchmarks.algorithms import MODEL
 
 ENV_ID = "AgentGym/TextCraft-Depth1-v0"
 ENVS = 16
@@ -141,7 +142,7 @@ def one_thread() -> Iterator[None]:
 def test_tokens_beside_the_engine_alone() -> None:
     """The compact model, 16 environments of 5 to 200 ms a step."""
     turns, reply_tokens, rounds = 4, 24, 2
-    engine, chat = engine_and_chat(compact_path(CompactConfig(episodes=4)))
+    engine, chat = engine_and_chat(compact_path(MODEL))
     with slow_environments(uniform, turns) as vec:
         runner = RolloutRunner(vec, engine, chat, max_reply_tokens=reply_tokens, max_context=2048)
         todo = episodes(vec, turns)
@@ -166,7 +167,7 @@ def test_tokens_beside_the_engine_alone() -> None:
 def test_long_tailed_steps_beside_a_barrier() -> None:
     """The compact model, 16 environments, 20 ms a step with one in twenty of a second."""
     turns, reply_tokens, rounds = 8, 16, 2
-    engine, chat = engine_and_chat(compact_path(CompactConfig(episodes=4)))
+    engine, chat = engine_and_chat(compact_path(MODEL))
     with slow_environments(long_tailed, turns) as vec:
         free, held = (
             RolloutRunner(

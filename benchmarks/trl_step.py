@@ -2,9 +2,10 @@
 
 `python -m benchmarks.trl_step` prints the seconds of each, rollout and update apart. TRL's `rollout_func` is written
 the plain way of its docs: the conversation is a list of messages, and each turn it is rendered, tokenized and
-continued with `model.generate`. In the docs one episode is played after another (`--together 1`); by default all
-episodes of the step are generated together here, which is faster. Both sides play the same tasks for the same number
-of turns and sample the same number of tokens each turn, with the same model in float32 and the same threads.
+continued with `model.generate`. In its OpenEnv examples one episode is played after another (`--together 1`); by
+default all episodes of the step are generated together here, which is faster. Both sides play the same tasks for the
+same number of turns and sample the same number of tokens each turn, with the same model in float32 and the same
+threads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agentgym_train.chat import Chat
-from agentgym_train.compact import CompactConfig, compact_path
+from agentgym_train.compact import compact_path
 from agentgym_train.config import AlgorithmConfig, OptimiserConfig
 from agentgym_train.engines.hf import HFEngine, copy_for_sampling
 from agentgym_train.estimators import choose, token_advantages
@@ -41,6 +42,7 @@ from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode
 from agentgym_train.update import make_optimiser, update_policy
 from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum, SubprocVectorEnv
+from benchmarks.algorithms import MODEL
 
 ENV_ID = "AgentGym/TextCraft-Depth1-v0"
 MAX_CONTEXT = 2048
@@ -292,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     size = Size(options.groups, options.samples, options.turns, options.tokens)
-    path = str(compact_path(CompactConfig(episodes=4)) if options.compact else demo_model_path())
+    path = str(compact_path(MODEL) if options.compact else demo_model_path())
     together = options.together or size.groups * size.samples
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = compare(path, size, options.steps, together, Path(folder))

@@ -79,21 +79,6 @@ def test_a_truncated_episode_is_worth_its_last_observation_and_a_terminated_one_
     assert estimates[3].tolist() == pytest.approx([0.9 * 0.2 - 0.3] * 2)  # the next episode knows nothing of them
 
 
-# ---- the guide --------------------------------------------------------------------------------------
-
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "third-party.md").read_text(encoding="utf-8"), re.S)
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_guides_code_runs_as_it_stands(number: int, tmp_path: Path) -> None:
-    if "sb3_contrib" in BLOCKS[number]:
-        pytest.importorskip("sb3_contrib", reason="pip install 'agentgym-suite[sb3]'")
-    file = tmp_path / "block.py"
-    file.write_text(BLOCKS[number], encoding="utf-8")
-    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-
-
 # ---- packages ---------------------------------------------------------------------------------------
 
 

@@ -360,6 +360,7 @@ def test_bad_actions_are_refused_and_explained(keeper: StubEnv, action: str, tol
     assert HOME in observation
 
 
+@pytest.mark.timeout(120)  # without a stall it takes seconds
 def test_any_text_is_answered(env: StubEnv) -> None:
     for action in (
         "\x00\ud800[",
@@ -555,6 +556,24 @@ def test_a_driver_that_is_killed_in_mid_step_is_a_fault(env: StubEnv) -> None:
     threading.Thread(target=kill, daemon=True).start()
     assert lonely.step("goto [http://shopping/hang]")[4]["fault_kind"] == "browser"
     assert HOME in lonely.reset(seed=0)[0]
+    lonely.close()
+
+
+def test_the_error_without_a_class_that_a_dead_driver_leaves_is_a_fault() -> None:
+    lonely = StubEnv(max_contexts=994)
+    lonely.reset(seed=0)
+    browser = lonely._held._browser
+    assert browser is not None
+
+    async def raises(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(KeyError, match="ours"):
+        browser.call(raises(KeyError("ours")), 5)  # a mistake of this package stays one
+    with pytest.raises(Fault, match="driver died"):
+        browser.call(raises(Exception("Connection closed while reading from the driver")), 5)
+    assert HOME in lonely.reset(seed=0)[0]
+    assert gone(browser.pid)
     lonely.close()
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from agentgym_envs.babyai import grammar, levels, oracle, planner, simulator
@@ -101,8 +100,7 @@ class BabyAIEnv(TextEnv):
         return image
 
     def _checked_knowledge(self) -> Knowledge:
-        if self._record is None:
-            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
+        self._check_episode()
         return self._known
 
     def _task_of_init(self, init: Mapping[str, Any]) -> Task:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from agentgym_envs.cache import cache_dir
 from agentgym_envs.deepsearch.retrieval.corpus import read_lines
-from agentgym_envs.deepsearch.retrieval.interface import well_formed
+from agentgym_envs.verbs import well_formed
 
 ACCEPTED = 'one JSON object a line with "question" and "golden_answers", a list of at least one string'
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from gymnasium.error import ResetNeeded
-
 from agentgym_envs.core import Fault, Outcome, Start, TextEnv
 from agentgym_envs.deepsearch import grammar, oracle, prompts, real, scoring, shared, tasks
 from agentgym_envs.deepsearch.oracle import Shown
@@ -129,8 +127,7 @@ class DeepSearchEnv(TextEnv):
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
         """
-        if self._record is None:
-            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
+        self._check_episode()
         if self._outcome.end:
             return None
         found = {key: page.passages for key, page in self._pages.items()}

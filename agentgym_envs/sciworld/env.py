@@ -6,15 +6,12 @@ lists every difference.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
-
-from gymnasium.error import ResetNeeded
 
 from agentgym_envs.core import Fault, Info, Outcome, RefusedAction, Start, TextEnv, check_init_keys
 from agentgym_envs.sciworld import grammar, oracle, packages, tasks
@@ -189,19 +186,14 @@ class SciWorldEnv(TextEnv):
         """
         return self._asked(lambda: self._world.object_tree())
 
-    def snapshot(self) -> bytes:
-        """Return the current state as `TextEnv` does, and the simplifications that it needs.
-
-        Raises:
-            gymnasium.error.ResetNeeded: If there was no reset yet.
-        """
-        return json.dumps({**json.loads(super().snapshot()), "simplifications": self.simplifications}).encode()
-
     def close(self) -> None:
         """Leave the Java process, which ends with the last environment in it; a second call does nothing."""
         self._record = None  # before the process ends, so that a step in another thread does not start a new one
         super().close()
         self._restart()
+
+    def _snapshot_record(self) -> dict[str, Any]:
+        return {**super()._snapshot_record(), "simplifications": self.simplifications}
 
     def _checked_snapshot(self, snapshot: bytes) -> dict[str, Any]:
         record = super()._checked_snapshot(snapshot)
@@ -297,10 +289,6 @@ class SciWorldEnv(TextEnv):
         except Fault:
             self._recover()
             return ask()
-
-    def _check_episode(self) -> None:
-        if self._record is None:
-            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
 
     def _asked(self, ask: Callable[[], T]) -> T:
         self._check_episode()

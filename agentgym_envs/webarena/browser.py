@@ -194,7 +194,7 @@ class Browser:
             self._nowhere.close()
 
     def forget(self) -> None:
-        """Leave the processes to the parent: this is a fork of it, without the thread."""
+        """Use it no more: Chromium or its driver died, or this is a fork of the process, without the thread."""
         self._lost = True
 
     def _submit(self, work: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -98,8 +98,8 @@ class WebArenaEnv(TextEnv):
         ):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
                 raise ValueError(f"{self.scenario}: {name} is a whole number of at least {least}, not {number!r}.")
-            if name == "window" and number > _MAX_WINDOW:
-                raise ValueError(f"{self.scenario}: window is at most {_MAX_WINDOW} wide and high, not {number!r}.")
+        if max(window) > _MAX_WINDOW:
+            raise ValueError(f"{self.scenario}: window is at most {_MAX_WINDOW} wide and high, not {window!r}.")
         super().__init__(**options)
         self._look = Look(window[0], window[1], visible_only, max_chars, float(load_seconds))
         self._settings = browsers.Settings(packages.find_chromium(chromium), start_seconds, max_contexts)
@@ -137,8 +137,7 @@ class WebArenaEnv(TextEnv):
         Raises:
             gymnasium.error.ResetNeeded: If there was no reset yet.
         """
-        if self._record is None:
-            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
+        self._check_episode()
         return None if self._outcome.end else oracle.next_action(self._web.plan, self._turn_seen.view)
 
     def render(self) -> Any:
@@ -167,8 +166,7 @@ class WebArenaEnv(TextEnv):
             agentgym_envs.Fault: If the sites cannot be reached.
             gymnasium.error.ResetNeeded: If there was no reset yet.
         """
-        if self._record is None:
-            raise ResetNeeded(f"{self.scenario}: there is no episode; call reset() first.")
+        self._check_episode()
         return self._held.tenant().state_hash()
 
     def close(self) -> None:
@@ -188,8 +186,8 @@ class WebArenaEnv(TextEnv):
         web = self._task_at_hand(task, init)
         self._held.close_session()  # first, or its pages could still send something
         cookies = self._held.tenant().reset(web.logins)
-        for wanted in web.evaluation.get("state") or () if init is not None else ():
-            # A question that cannot be asked is told of now, and not when the agent is done.
+        questions = () if init is None else web.evaluation.get("state") or ()
+        for wanted in questions:  # one that cannot be asked is told of now, and not when the agent is done
             self._held.tenant().query(wanted["site"], wanted["query"], **wanted.get("arguments", {}))
         self._open([_playwright_cookie(cookie) for site in cookies.values() for cookie in site])
         turn = self._held.turn("start", web.start_urls)
@@ -248,21 +246,17 @@ class WebArenaEnv(TextEnv):
 
     # ---- snapshots ----------------------------------------------------------------------------------
 
-    def snapshot(self) -> bytes:
-        """Return the current state as JSON bytes.
+    def _snapshot_record(self) -> dict[str, Any]:
+        """Return what every scenario saves, and what opens the pages again on the saved state of the sites.
 
-        Beside the record that every scenario replays, it has what opens the pages again on the saved state of
-        the sites, if every tab shows a page that its address gives and on which nothing was done since. That is
+        The latter only if every tab shows a page that its address gives and on which nothing was done since. That is
         faster, and it is checked by the same hash; otherwise restoring replays.
-
-        Raises:
-            gymnasium.error.ResetNeeded: If there was no reset yet.
         """
-        record = json.loads(super().snapshot())
+        record = super()._snapshot_record()
         if self._running and not (self._actions and isinstance(self._actions[-1], RefusedAction)):
             with contextlib.suppress(Fault):  # then the replay alone is saved
                 record |= self._state()
-        return json.dumps(record).encode()
+        return record
 
     def _state(self) -> dict[str, Any]:
         session = self._held.session

@@ -15,7 +15,7 @@ from playwright.async_api import BrowserContext, CDPSession, Dialog, Download, F
 from playwright.async_api import Error as PlaywrightError
 
 from agentgym_envs.core import Fault
-from agentgym_envs.verbs import quoted
+from agentgym_envs.verbs import quoted, well_formed
 from agentgym_envs.webarena import grammar, page, scripts
 from agentgym_envs.webarena.addresses import Addresses, RefusedAddress
 from agentgym_envs.webarena.browser import Browser
@@ -740,7 +740,7 @@ class Session:
         )
         told = " ".join([told, *dict.fromkeys(self._notes)]).strip()
         shown = f"{tabs}\nURL: {self.url}\n{view.text}".rstrip()
-        return Turn(_encodable(told), _encodable(shown), self.url, valid)
+        return Turn(well_formed(told), well_formed(shown), self.url, valid)
 
     async def _bury(self) -> None:
         """Close tabs whose page has crashed, and what pages have opened beyond the limit; one at least is left."""
@@ -847,8 +847,3 @@ class Session:
 
     def _inner(self, url: str) -> str:
         return url if url == _BLANK else self._addresses.inner(url)
-
-
-def _encodable(text: str) -> str:
-    """Replace halves of characters, which scripts can put into titles and which no file or pipe takes."""
-    return text.encode(errors="replace").decode()

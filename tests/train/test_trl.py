@@ -36,20 +36,7 @@ def example() -> ModuleType:
 def test_grpo_and_sft_run_by_trl_end_to_end(
     example: ModuleType, tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = [
-        "--demonstrations",
-        "2",
-        "--steps",
-        "2",
-        "--groups",
-        "1",
-        "--generations",
-        "2",
-        "--turns",
-        "2",
-        "--evaluate",
-        "1",
-    ]
+    sizes = "--demonstrations 2 --steps 2 --groups 1 --generations 2 --turns 2 --evaluate 1".split()
     example.main(["--model", str(tiny_path), "--folder", str(tmp_path), *sizes])
     assert "step 2: reward" in capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -36,8 +36,9 @@ import numpy as np
 import numpy.typing as npt
 
 from agentgym_envs.cache import build_once, cache_dir, damage, write_manifest, write_text
-from agentgym_envs.deepsearch.retrieval.interface import Passage, RetrieverFault, well_formed
+from agentgym_envs.deepsearch.retrieval.interface import Passage, RetrieverFault
 from agentgym_envs.deepsearch.retrieval.progress import progress_bar
+from agentgym_envs.verbs import well_formed
 
 FORMAT = 1
 ACCEPTED = (

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from agentgym_envs.verbs import well_formed
+
 if TYPE_CHECKING:
     from agentgym_envs.deepsearch.retrieval.corpus import Corpus
 
@@ -161,15 +163,6 @@ def check_top_k(top_k: int) -> None:
     """
     if not 1 <= top_k <= MAX_TOP_K:
         raise ValueError(f"top_k={top_k} is not accepted; give 1 to {MAX_TOP_K}.")
-
-
-def well_formed(text: str) -> str:
-    """The text without lone surrogates, which no file, index or server takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace").decode()
-    return text
 
 
 def clean_query(query: str) -> str:

@@ -192,6 +192,22 @@ def test_an_ambiguous_command_shows_a_menu_and_a_number_chooses(env: SciWorldEnv
     assert not env.step(number)[4]["valid_action"]  # no menu any more
 
 
+def test_a_menu_does_not_keep_its_world_alive() -> None:
+    """What describes options of the same text are objects of Java; held in a later episode, they hold their world."""
+    with contextlib.closing(make(envs_per_jvm=1)) as env:
+
+        def heap_after(episodes: int) -> float:
+            for _ in range(episodes):
+                start(env, "find-plant", 1)
+                assert "(containing red paint)" in env.step("pick up cup")[0]
+            start(env, "find-plant", 1)
+            assert env._host is not None
+            return env._host.jvm.live_heap_kb()
+
+        before = heap_after(5)
+        assert heap_after(20) < before + 2_000  # each world that is kept is hundreds of KB
+
+
 def test_an_ordinary_command_after_a_menu_is_carried_out(env: SciWorldEnv) -> None:
     start(env, "boil", 0)
     assert env.step("open door")[0].startswith("Ambiguous request")

@@ -278,11 +278,13 @@ class Simulator:
         if len(set(options)) == len(options):
             return options
         java = self._connection
-        matches = java.call(java.call(self._parser, "lastAmbiguousMatches"), "get")
+        holder = java.call(self._parser, "lastAmbiguousMatches")
+        matches = java.call(holder, "get")
         described = [
             option if options.count(option) == 1 else f"{option}: {self._described(java.item(matches, index))}"
             for index, option in enumerate(options)
         ]
+        java.release(holder, matches)  # they hold the world, which would outlive its episode
         return [_numbered(described, index) for index in range(len(described))]
 
     def _described(self, match: Ref) -> str:
@@ -291,7 +293,9 @@ class Simulator:
         objects = java.call(match, "varLUT")
         names = _PARAMETER.findall(java.call(objects, "mkString", ", "))
         things = [java.call(objects, "apply", name) for name in names if name != "agent"]
-        return ", ".join(java.call(thing, "getDescription", 0) for thing in things)
+        described = ", ".join(java.call(thing, "getDescription", 0) for thing in things)
+        java.release(match, objects, *things)
+        return described
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 from gymnasium.error import ResetNeeded
 
-from agentgym_envs.sciworld import grammar, routes, tasks
+from agentgym_envs.sciworld import grammar, routes, simulator, tasks
 from agentgym_envs.sciworld.classfile import with_hash_code
 from agentgym_envs.sciworld.env import SciWorldEnv
 from agentgym_envs.sciworld.oracle import solution
@@ -190,6 +190,27 @@ def test_an_ambiguous_command_shows_a_menu_and_a_number_chooses(env: SciWorldEnv
     assert info["valid_action"]
     assert "open" in observation
     assert not env.step(number)[4]["valid_action"]  # no menu any more
+
+
+def test_water_that_runs_away_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator keeps each unit of it in the sewer for good; taking it out changes nothing that can be read."""
+
+    def sink_left_on(between_emptyings: int) -> tuple[list[str], set[str], str | None]:
+        monkeypatch.setattr(simulator, "_STEPS_BETWEEN_EMPTYINGS", between_emptyings)
+        with contextlib.closing(make()) as env:
+            start(env, "freeze", 6, ["activate sink"])
+            texts = [env.step(("look around", "wait1", "look in sink")[turn % 3])[0] for turn in range(250)]
+            contents = env.object_tree()["contents"]
+            (sewer,) = (place for name, place in contents.items() if name.startswith("sewer-"))
+            return texts, set(sewer["contents"]), env.oracle_action()
+
+    kept, all_water, action = sink_left_on(10_000)
+    emptied, last_water, same_action = sink_left_on(100)
+    assert emptied == kept
+    assert same_action == action
+    assert len(all_water) > 200
+    assert len(last_water) < 60
+    assert {name for name in last_water if name.startswith("terminal")} <= all_water
 
 
 def test_a_menu_does_not_keep_its_world_alive() -> None:

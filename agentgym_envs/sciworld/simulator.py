@@ -27,6 +27,7 @@ _WITHOUT_NAMES = ("look around", "inventory", "task", "wait", "wait1")
 _VERBS_WITH_TWO_NAMES = ("connect", "move", "pour", "dunk", "use")
 _VERBS_OF_TWO_WORDS = ("look at", "look in", "pick up", "put down", "go to", "focus on", "teleport to")
 _SEED_MASK = 0x5DEECE66D  # what java.util.Random.setSeed combines a seed with, as its documentation says
+_STEPS_BETWEEN_EMPTYINGS = 256
 _MENU = "Ambiguous request: reply with the number of the action that you mean. Any other action drops the question."
 
 
@@ -244,7 +245,7 @@ class Simulator:
     def _load(self, variation: Variation, gold_path: bool) -> None:
         java = self._connection
         java.release(*self._episode)
-        self._episode, self._menu = (), []
+        self._episode, self._menu, self._steps = (), [], 0
         task, number, simplifications = variation
         told = java.call(self._server, "load", task, number, simplifications, gold_path)
         if told:
@@ -257,6 +258,9 @@ class Simulator:
     def _step(self, action: str) -> Reply:
         """Step the agent, not the server: that one also looks around and records all of it in each step."""
         java = self._connection
+        self._steps += 1
+        if self._steps % _STEPS_BETWEEN_EMPTYINGS == 0:
+            self._empty_sewer()
         try:
             result = java.call(self._agent, "step", action)
         except JavaError as error:  # while it read the text: what an action does is guarded in there
@@ -271,6 +275,38 @@ class Simulator:
             text = "\n".join([_MENU, *(f"{number}: {option}" for number, option in enumerate(self._menu))])
         self._last = Reply(text, float(score), completed == "true", understood)
         return self._last
+
+    def _empty_sewer(self) -> None:
+        """Take the water that has run into the sewer out of the world.
+
+        Nobody can go there and nothing comes back, but the simulator keeps each unit of water that left a sink, and
+        each makes its ticks slower and its heap larger.
+        """
+        java = self._connection
+        next_id = java.call(self._ids, "count")
+        universe = java.call(self._agent, "universe")
+        contents = java.call(universe, "getContainedObjects", True)
+        places = java.call(contents, "iterator")
+        while java.call(places, "hasNext"):
+            place = java.call(places, "next")
+            if java.call(place, "name") == "sewer":
+                self._empty(place)
+            java.release(place)
+        java.release(places, contents, universe)
+        java.call(self._ids, "count_$eq", next_id)
+
+    def _empty(self, sewer: Ref) -> None:
+        """Move all but the sewer's own parts into another one that is nowhere."""
+        java = self._connection
+        kind = java.call(sewer, "getClass")
+        nowhere = java.call(kind, "newInstance")
+        java.call(sewer, "moveAllContainedObjects", nowhere)
+        for part in ("terminal1", "terminal2"):
+            option = java.call(sewer, part)
+            terminal = java.call(option, "get")
+            java.call(sewer, "addObject", terminal)
+            java.release(terminal, option)
+        java.release(nowhere, kind)
 
     def _options(self, text: str) -> list[str]:
         """Return the options of a menu; those of the same text get the objects' descriptions, else a number."""

@@ -23,7 +23,7 @@ from agentgym_train.chat import Chat
 from agentgym_train.compact import compact_path
 from agentgym_train.engines import Request
 from agentgym_train.engines.hf import HFEngine, copy_for_sampling
-from agentgym_train.models import load_model, load_tokenizer
+from agentgym_train.models import demo_model_path, load_model, load_tokenizer
 from agentgym_train.rollout import RolloutRunner
 from agentgym_train.trajectory import Episode, Trajectory
 from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum, SubprocVectorEnv
@@ -139,10 +139,21 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.timeout(1200)
-def test_tokens_beside_the_engine_alone() -> None:
-    """The compact model, 16 environments of 5 to 200 ms a step."""
-    turns, reply_tokens, rounds = 4, 24, 2
-    engine, chat = engine_and_chat(compact_path(MODEL))
+@pytest.mark.parametrize(
+    ("model", "turns", "reply_tokens", "at_least"),
+    [
+        pytest.param(demo_model_path, 3, 32, 0.8, id="demo"),
+        # Its replies take less time than the steps, so half of the environments are always stepping, and the engine
+        # makes twice as many passes over half as many replies.
+        pytest.param(lambda: compact_path(MODEL), 4, 24, 0.4, id="compact"),
+    ],
+)
+def test_tokens_beside_the_engine_alone(
+    model: Callable[[], Path], turns: int, reply_tokens: int, at_least: float
+) -> None:
+    """16 environments of 5 to 200 ms a step."""
+    rounds = 2
+    engine, chat = engine_and_chat(model())
     with slow_environments(uniform, turns) as vec:
         runner = RolloutRunner(vec, engine, chat, max_reply_tokens=reply_tokens, max_context=2048)
         todo = episodes(vec, turns)
@@ -160,7 +171,7 @@ def test_tokens_beside_the_engine_alone() -> None:
         "tokens/s alone": round(tokens / min(alone), 1),
     }
     print("\nrollouts, 5 to 200 ms a step", result)
-    assert result["of the engine alone"] >= 0.4  # the target is 0.8; see docs/results/engines.md
+    assert result["of the engine alone"] >= at_least
 
 
 @pytest.mark.timeout(1200)

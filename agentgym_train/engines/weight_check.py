@@ -10,8 +10,8 @@ from torch import Tensor
 
 from agentgym_train.engines.base import EngineError
 
-_CHUNK = 1 << 22  # numbers whose 64-bit values exist at one time
-_MULTIPLIER = -7046029254386353131  # 2**64 divided by the golden ratio, as a signed number
+_CHUNK = 1 << 16  # numbers whose 64-bit values exist at one time; they fit into a CPU's cache
+_WITHIN, _BETWEEN = -7046029254386353131, -4417276706812531889  # odd numbers of 64 random-looking bits, as signed ones
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -47,12 +47,13 @@ def fingerprint(tensor: Tensor) -> int:
     """
     numbers = (tensor.detach() + 0).contiguous()
     bits = numbers.view(_BITS[numbers.element_size()]).flatten()
-    total = 0
-    for start in range(0, len(bits), _CHUNK):
-        piece = bits[start : start + _CHUNK].long()
-        places = torch.arange(start, start + len(piece), device=piece.device)
-        total += int((piece * (places * _MULTIPLIER | 1)).sum())
-    return total % (1 << 64)
+    odd = _odd_numbers(min(len(bits), _CHUNK), _WITHIN, bits.device)
+    sums = torch.stack([(piece.long() * odd[: len(piece)]).sum() for piece in bits.split(_CHUNK)])
+    return int((sums * _odd_numbers(len(sums), _BETWEEN, bits.device)).sum()) % (1 << 64)
+
+
+def _odd_numbers(count: int, multiplier: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device) * multiplier | 1
 
 
 def check_held(weights: Iterable[tuple[str, Tensor]], held: Held, engine: str) -> None:
@@ -78,7 +79,7 @@ def check_held(weights: Iterable[tuple[str, Tensor]], held: Held, engine: str) -
         rounded = value.detach().to(dtype)
         for entry in held["weights"][name]:
             own = rounded if entry["columns"] is None else rounded[:, entry["columns"]]
-            if own.isfinite().all() and fingerprint(own) != entry["value"]:
+            if fingerprint(own) != entry["value"] and own.isfinite().all():
                 raise EngineError(f"after the update {engine} holds another {name} than the trained model.")
     if unseen:
         raise EngineError(f"{engine} samples with a weight {min(unseen)} that the trained model has not.")

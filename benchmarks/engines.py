@@ -136,7 +136,7 @@ def draw(seconds: list[float], memory: list[float]) -> None:
     above.plot(seconds, linewidth=1)
     above.set(ylabel="seconds an update", ylim=(0, None))
     below.plot(memory, linewidth=1)
-    below.set(ylabel="process, MiB", xlabel="update", ylim=(0, None))
+    below.set(ylabel="process, MiB", xlabel="update", ylim=(0, 1.1 * max(memory)))
     figure.tight_layout()
     figure.savefig(FIGURE, dpi=120)
 

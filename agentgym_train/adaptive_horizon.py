@@ -12,6 +12,7 @@ The schedules of ScalingInter-RL (arXiv 2509.08755, section 3.2) are fixed; this
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -27,13 +28,14 @@ class Signals:
 
     Attributes:
         success: Mean of the task's own success flag over the step's episodes.
-        entropy: Of the policy at sampled tokens, nats.
+        entropy: Of the policy at sampled tokens, nats; None where there was no update to compute it in, as where all
+            groups had no variance.
         reply_tokens: Sampled tokens a reply.
         valid_actions: Share of turns whose action was accepted.
     """
 
     success: float
-    entropy: float
+    entropy: float | None
     reply_tokens: float
     valid_actions: float
 
@@ -126,16 +128,17 @@ def settled(values: Sequence[float], window: int, tolerance: float) -> bool:
 def collapse(history: Sequence[Signals], window: int, tolerance: float) -> str:
     """Say what has collapsed since the first steps of a stage; empty if nothing has.
 
-    Compared are means over a quarter of the window: the newest against the first ones of the stage, for success
-    against the best ones. It is a collapse if success fell by more than twice the tolerance, the entropy to a fifth,
-    the share of accepted actions by 0.3, or if replies became four times longer or shorter.
+    Compared are means of what is known over a quarter of the window: the newest against the first ones of the stage,
+    for success against the best ones. It is a collapse if success fell by more than twice the tolerance, the entropy
+    to a fifth, the share of accepted actions by 0.3, or if replies became four times longer or shorter.
     """
     width = max(1, window // 4)
     if len(history) < 2 * width:
         return ""
 
     def mean(name: str, part: Sequence[Signals]) -> float:
-        return float(np.mean([getattr(signals, name) for signals in part]))
+        known = [value for signals in part if (value := getattr(signals, name)) is not None]
+        return float(np.mean(known)) if known else math.nan  # which is not smaller than anything
 
     first, last = history[:width], history[-width:]
     best = max(mean("success", history[start : start + width]) for start in range(len(history) - width + 1))

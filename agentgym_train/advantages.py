@@ -129,6 +129,6 @@ def whitened(pieces: Sequence[Tensor]) -> list[Tensor]:
     """Shift and scale values to mean 0 and standard deviation 1 over all pieces together."""
     if not pieces:
         return []
-    together = torch.cat(list(pieces))
-    scale = together.std(unbiased=False)
-    return [(piece - together.mean()) / (scale + 1e-8) for piece in pieces]
+    together = torch.cat(list(pieces)).double()  # in single precision, equal values would be scaled by their rounding
+    mean, scale = together.mean(), together.std(unbiased=False)
+    return [((piece.double() - mean) / (scale + 1e-8)).to(piece.dtype) for piece in pieces]

@@ -102,10 +102,11 @@ def check_config(config: RunConfig) -> None:
             "model.dtype=bfloat16 is not accepted without an adapter: steps of a usual learning rate are smaller than "
             "what bfloat16 can hold, and would be lost. Give model.lora_rank, or leave model.dtype=float32."
         )
-    if isinstance(config, Config) and config.rollout.samples_per_task < 2:
+    if isinstance(config, Config) and config.algorithm.name in ("grpo", "rloo") and config.rollout.samples_per_task < 2:
         raise ConfigError(
-            f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: GRPO compares the "
-            "trajectories of a group with each other and needs at least 2 of them (the paper uses 8)."
+            f"rollout.samples_per_task={config.rollout.samples_per_task} is not accepted: "
+            f"{config.algorithm.name.upper()} compares the trajectories of a group with each other and "
+            "needs at least 2 of them (the paper uses 8)."
         )
     if isinstance(config, Config) and config.rollout.deterministic and config.rollout.max_lag:
         raise ConfigError(

@@ -78,7 +78,7 @@ class Evaluation(Run):
     def _played(self, scenario: Scenario) -> dict[Episode, Trajectory]:
         """The scenario's episodes that the folder holds; those that ended in an error are played again."""
         played = {}
-        for line in (self.folder.path / "trajectories.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (self.folder.path / "trajectories.jsonl").read_text(encoding="utf-8").split("\n")[:-1]:
             row = json.loads(line)
             if row["name"] != scenario.name or row["end"] == "error":
                 continue

@@ -231,18 +231,20 @@ class Trainer(TrainingRun):
         return metrics
 
     def _adapt(self, row: dict[str, Any], parts: dict[str, list[Trajectory]]) -> None:
-        """Let adaptive horizons follow what the step has shown; without an update there is no entropy to tell of."""
-        if "entropy" not in row:
-            return
+        """Let adaptive horizons follow what the step has shown, if an episode of the scenario was played to its end."""
         several = len(self.scenarios) > 1
         for scenario in self.scenarios:
             horizon, prefix = scenario.schedule, f"{scenario.name}/" if several else ""
-            if not isinstance(horizon, AdaptiveHorizon) or not parts[scenario.name]:
+            if (
+                not isinstance(horizon, AdaptiveHorizon)
+                or not parts[scenario.name]
+                or not row[f"{prefix}tokens/reply_mean"]
+            ):
                 continue
             told = horizon.observe(
                 Signals(
                     row[f"{prefix}success/mean"],
-                    row["entropy"],
+                    row.get("entropy"),
                     row[f"{prefix}tokens/reply_mean"],
                     row[f"{prefix}valid_action_share"],
                 )

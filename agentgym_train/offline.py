@@ -130,6 +130,9 @@ class OfflineRun(TrainingRun):
         if example.turns > horizon:
             self.left_out[f"more turns than the horizon's {horizon}"] += 1
             return False
+        if not all(one.sampled for one in example.trajectories):
+            self.left_out["replies without a token"] += 1
+            return False
         longest = max(stop - start for one in example.trajectories for start, _, stop in one.segments())
         if longest > context:
             self.left_out[f"more tokens than rollout.max_context={context}"] += 1

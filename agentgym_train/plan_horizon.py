@@ -126,9 +126,9 @@ def run_signals(run_dir: Path) -> list[Signals]:
         lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines]
         signals = [
-            Signals(row["success/mean"], row["entropy"], row["tokens/reply_mean"], row["valid_action_share"])
+            Signals(row["success/mean"], row.get("entropy"), row["tokens/reply_mean"], row["valid_action_share"])
             for row in rows
-            if row.get("phase") == "train" and "entropy" in row
+            if row.get("phase") == "train" and row["tokens/reply_mean"]
         ]
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"--run {run_dir}: metrics.jsonl cannot be read ({error}).") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -275,6 +276,8 @@ class RolloutRunner:
                     "raise it."
                 )
             return
+        if not (math.isfinite(result.reward) and math.isfinite(info["score"])):
+            raise ValueError(f"the environment gives a reward of {result.reward} and a score of {info['score']}.")
         turn = trajectory.turns[-1]
         turn.action = str(info["action"])
         turn.observation, turn.reward, turn.valid = result.observation, float(result.reward), bool(info["valid_action"])

@@ -60,7 +60,7 @@ def read_records(path: str, key: str) -> Iterator[Record]:
     if text.lstrip().startswith("["):
         pieces = [(f"{path}, entry {number}", piece) for number, piece in enumerate(_loaded(text, path), start=1)]
     else:
-        lines = enumerate(text.splitlines(), start=1)
+        lines = enumerate(text.split("\n"), start=1)  # texts may hold the other ends of lines
         named = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
         pieces = [(where, _loaded(line, where)) for where, line in named]
     if not pieces:
@@ -126,8 +126,8 @@ def write_down(messages: Sequence[Message], chat: Chat, where: str) -> Trajector
     Raises:
         ConfigError: If the roles come in another order, or nothing is trained on.
     """
-    system = messages[0].content if messages and messages[0].role == "system" else ""
-    talk = messages[1:] if system else messages
+    has_system = bool(messages) and messages[0].role == "system"
+    system, talk = (messages[0].content, messages[1:]) if has_system else ("", messages)
     for number, message in enumerate(talk):
         if message.role != ("user", "assistant")[number % 2]:
             raise ConfigError(

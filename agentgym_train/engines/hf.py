@@ -343,7 +343,9 @@ def _sample(
     if not torch.isfinite(logprobs.amax(dim=-1)).all():
         raise EngineError("the model gives probabilities that are not finite; its weights are damaged.")
     cumulative = logprobs.exp().cumsum(dim=-1)
-    target = draws.to(cumulative.dtype)[:, None] * cumulative[:, -1:]
+    total = cumulative[:, -1:]
+    # A draw that is rounded to 1 would fall behind the last token that can be drawn.
+    target = torch.minimum(draws.to(total.dtype)[:, None] * total, total.nextafter(torch.zeros_like(total)))
     tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
     tokens = torch.where(greedy, logprobs.argmax(dim=-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(1)

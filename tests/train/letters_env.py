@@ -3,6 +3,7 @@
 Each task names a letter; every one in a reply is worth a tenth. Two-line and cut replies are refused.
 """
 
+import math
 import os
 import random
 import signal
@@ -97,7 +98,15 @@ class SlowEnv(LettersEnv):
         return super()._act(action)
 
 
-LETTERS_ID, SLOW_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0"
-for _id, _kind in ((LETTERS_ID, LettersEnv), (SLOW_ID, SlowEnv)):
+class UnsoundEnv(LettersEnv):
+    """In one task the score is not a number."""
+
+    def _act(self, action: str) -> Outcome:
+        outcome = super()._act(action)
+        return outcome._replace(score=math.nan) if self._task.id == "letters_0" else outcome
+
+
+LETTERS_ID, SLOW_ID, UNSOUND_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0", "Toy/UnsoundLetters-v0"
+for _id, _kind in ((LETTERS_ID, LettersEnv), (SLOW_ID, SlowEnv), (UNSOUND_ID, UnsoundEnv)):
     if _id not in registry:
         register(id=_id, entry_point=f"{__name__}:{_kind.__name__}", max_episode_steps=20)

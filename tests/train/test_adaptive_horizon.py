@@ -75,6 +75,22 @@ def test_it_says_what_has_collapsed(late: Signals, reason: str) -> None:
     assert horizon.horizon_at(0) == 10
 
 
+@pytest.mark.parametrize("success", [0.0, 1.0])
+def test_steps_without_an_update_count(success: float) -> None:
+    """Where no task is solved, or each one, groups have no variance: nothing is trained, so no entropy is known."""
+    horizon = rule()
+    told = [horizon.observe(Signals(success, None, 12.0, 0.9)) for _ in range(20)]
+    assert told[-1] == "raised"
+    assert horizon.horizon_at(0) == 20
+
+
+def test_the_entropy_is_compared_where_it_is_known() -> None:
+    horizon = rule()
+    for entropy in (None, 1.0, 1.0, None, 1.0, None, 0.1, None, None):
+        assert horizon.observe(Signals(0.6, entropy, 12.0, 0.9)) == ""
+    assert horizon.observe(Signals(0.6, 0.1, 12.0, 0.9)) == "collapse: entropy fell from 1.000 to 0.100 nats"
+
+
 def test_it_goes_on_from_its_state() -> None:
     rng = random.Random(1)
     curve = [Signals(measured(0.5, 128, rng), 1.0, 12.0, 0.9) for _ in range(50)]

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgym_train.chat import Chat
 from agentgym_train.engines import Completion, EngineError, Request
-from agentgym_train.engines.hf import HFEngine
+from agentgym_train.engines.hf import HFEngine, _sample
 
 # Of unequal length, so that rows are padded; the last one is far longer than the others.
 PROMPTS = ["write e", "a b c d: write t", "o", "uvw: write o " * 12]
@@ -224,3 +224,13 @@ def test_release_frees_the_cache_at_once(engine: HFEngine) -> None:
         assert keys() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("allowed", [(), (2, 3)])
+def test_the_largest_draw_takes_a_token_that_can_be_drawn(allowed: tuple[int, ...]) -> None:
+    logits = torch.zeros(1, 16)
+    logits[0, 8:] = -torch.inf
+    draw = torch.tensor([1 - 1e-10])  # 1.0 in single precision
+    (token,), (logprob,) = _sample(logits, draw, torch.tensor([1.0]), [allowed])
+    assert token == (allowed[-1] if allowed else 7)
+    assert torch.isfinite(logprob)

@@ -13,7 +13,8 @@ from agentgym_train.advantages import (
     token_rewards,
     whitened,
 )
-from agentgym_train.config import AlgorithmConfig, OptimiserConfig
+from agentgym_train.checks import check_config
+from agentgym_train.config import AlgorithmConfig, ConfigError, OptimiserConfig, from_dict
 from agentgym_train.critic import Critic, estimates, update_critic
 from agentgym_train.estimators import choose, token_advantages
 from agentgym_train.packing import Row, pack
@@ -74,6 +75,19 @@ def test_whitening_is_over_all_tokens_together() -> None:
     assert pieces[1].item() == pytest.approx(3 / math.sqrt(3))
     assert [p.tolist() for p in whitened([torch.tensor([2.0, 2.0])])] == [[0.0, 0.0]]
     assert whitened([]) == []
+
+
+def test_whitening_leaves_nothing_of_equal_values_that_cannot_be_told_exactly() -> None:
+    (piece,) = whitened([torch.full((1000,), 0.1)])
+    assert piece.abs().max().item() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["reinforce++", "ppo"])
+def test_algorithms_without_groups_take_a_single_sample_of_a_task(name: str) -> None:
+    plain = {"rollout": {"samples_per_task": 1}, "algorithm": {"name": name}}
+    check_config(from_dict(plain))
+    with pytest.raises(ConfigError, match="RLOO compares"):
+        check_config(from_dict({**plain, "algorithm": {"name": "rloo"}}))
 
 
 @pytest.mark.parametrize("budget", [1, 1000])

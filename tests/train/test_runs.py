@@ -25,7 +25,7 @@ from agentgym_train.loop import train
 from agentgym_train.models import load_model, load_tokenizer
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.update import NumericsError
-from tests.train.letters_env import LETTERS_ID
+from tests.train.letters_env import LETTERS_ID, UNSOUND_ID
 
 STEPS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -607,6 +607,20 @@ def test_a_few_broken_episodes_are_left_out_of_the_numbers(
     assert row["groups/zero_variance"] == sum(len(values) == 1 for values in rewards.values())
     assert row["tokens/trained"] == sum(turn["stop"] - turn["start"] for e in trained for turn in e["turns"])
     assert all("the simulator is broken" in episode["error"] for episode in episodes if episode not in sound)
+
+
+def test_a_reward_that_is_not_finite_is_an_error_of_its_episode(tiny_path: Path, tmp_path: Path) -> None:
+    run, evaluate = tmp_path / "run", {"at_start": False, "every": 0}
+    changes = {
+        "warm_start": {"kind": "none"},
+        "evaluate": evaluate,
+        "max_error_share": 1.0,
+        "env": {"id": f"tests.train.letters_env:{UNSOUND_ID}"},
+    }
+    train(from_dict(settings(tiny_path, run, steps=1, rollout={"tasks_per_step": 6}, **changes)))
+    episodes = [episode for episode in rows_of(run, "trajectories.jsonl") if episode["phase"] == "train"]
+    assert {e["task"] for e in episodes if "reward of nan" in e["error"]} == {"letters_0"}
+    assert {e["task"] for e in episodes if e["end"] == "error"} == {"letters_0"}
 
 
 def test_a_task_without_a_sound_episode_is_not_compared(

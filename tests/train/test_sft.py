@@ -13,7 +13,7 @@ from agentgym_train.config_kinds import SFTConfig
 from agentgym_train.run import drive
 from agentgym_train.sft import SFT
 from agentgym_train.supervised import Batches
-from agentgym_train.training_data import Record, episode_trajectory, messages_of, write_down
+from agentgym_train.training_data import Record, episode_trajectory, messages_of, read_records, write_down
 from agentgym_wrappers import FixedHorizon, StagedHorizon
 from tests.train.small_runs import assert_same_run, press_ctrl_c, rows_of, settings
 
@@ -215,3 +215,32 @@ def test_an_adaptive_horizon_and_a_first_stage_that_is_too_short_are_refused(tin
     staged = {"kind": "staged", "stages": [[0, 1], [0.5, 2]]}
     with pytest.raises(ConfigError, match="no example is so short at the first step; the shortest one has 2 turns"):
         run_sft(sft_settings(tiny_path, tmp_path / "run", data, horizon=staged))
+
+
+def test_an_empty_system_message_is_none(chat: Chat) -> None:
+    talk_only = [{"role": "user", "content": "write o"}, {"role": "assistant", "content": "ooo"}]
+    with_system = [{"role": "system", "content": ""}, *talk_only]
+    one, other = (
+        write_down(messages_of(Record("here", {"messages": messages})), chat, "here")
+        for messages in (talk_only, with_system)
+    )
+    assert one.tokens == other.tokens
+
+
+def test_texts_may_hold_ends_of_lines_of_other_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "talks.jsonl"
+    rows = [{"text": "a\u2028b\x85c"}, {"text": "d"}]
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    assert [record.data for record in read_records(str(file), "data.path")] == rows
+
+
+def test_an_episode_of_a_cut_reply_without_a_token_is_left_out(
+    tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = {"reply": "", "observation": "cut", "finish": "length"}
+    episode = {"task": "letters_0", "seed": 0, "sample": 0, "score": 1.0, "success": True, "end": "horizon"}
+    file = tmp_path / "trajectories.jsonl"
+    file.write_text(json.dumps({**episode, "instruction": "write", "prompt": "write\n\na", "turns": [empty]}))
+    config = from_dict(settings(tiny_path, tmp_path / "run", data={"path": str(file)}), SFTConfig)
+    with pytest.raises(ConfigError, match="1 left out: replies without a token"):
+        drive(SFT, config, False, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,13 @@ def test_a_model_is_evaluated(turns: int) -> None:
     printed = run("evaluate_model.py", "--tasks", "2", "--turns", str(turns))
     assert printed.count(f"{turns} turns") == 2
     assert "on 2 tasks" in printed
+
+
+def test_a_training_loop_of_ones_own(tmp_path: Path) -> None:
+    sizes = ("--steps", "1", "--groups", "1", "--samples", "3", "--turns", "2", "--out", str(tmp_path / "model"))
+    printed = run("own_trainer.py", *sizes)
+    assert re.search(r"step 1: success 0\.\d\d, \d+ tokens, entropy \d", printed)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_sb3_learns_with_and_without_a_mask(tmp_path: Path) -> None:

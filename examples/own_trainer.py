@@ -26,8 +26,8 @@ from agentgym_wrappers import ActionParser, FixedHorizon, HorizonCurriculum, Sub
 
 
 def reward(trajectory: Trajectory) -> float:
-    """What is reinforced: the environment's reward, a little less for each character of an action."""
-    return trajectory.reward - 0.001 * sum(len(turn.action) for turn in trajectory.turns)
+    """What is reinforced: the environment's reward, a little less for each character of a reply."""
+    return trajectory.reward - 0.001 * sum(len(turn.reply) for turn in trajectory.turns)
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def timeless(run: Path) -> Iterator[str]:
 def comparison(one: Path, other: Path) -> list[tuple[str, int, int]]:
     """What was compared: its name, how many there are, and how many differ."""
     metrics = [list(timeless(run)) for run in (one, other)]
-    episodes = [(run / "trajectories.jsonl").read_text(encoding="utf-8").splitlines() for run in (one, other)]
+    episodes = [(run / "trajectories.jsonl").read_text(encoding="utf-8").split("\n")[:-1] for run in (one, other)]
     weights = [load_file(next((run / "checkpoints").glob("*/model.safetensors"))) for run in (one, other)]
     names = set(weights[0]) | set(weights[1])
     unequal = [name for name in names if not all(name in own for own in weights)]

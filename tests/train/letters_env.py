@@ -106,7 +106,16 @@ class UnsoundEnv(LettersEnv):
         return outcome._replace(score=math.nan) if self._task.id == "letters_0" else outcome
 
 
-LETTERS_ID, SLOW_ID, UNSOUND_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0", "Toy/UnsoundLetters-v0"
-for _id, _kind in ((LETTERS_ID, LettersEnv), (SLOW_ID, SlowEnv), (UNSOUND_ID, UnsoundEnv)):
+class HopelessEnv(LettersEnv):
+    """No reply is worth anything."""
+
+    def _act(self, action: str) -> Outcome:
+        return super()._act(action)._replace(score=0.0)
+
+
+LETTERS_ID, SLOW_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0"
+UNSOUND_ID, HOPELESS_ID = "Toy/UnsoundLetters-v0", "Toy/HopelessLetters-v0"
+_KINDS = {LETTERS_ID: LettersEnv, SLOW_ID: SlowEnv, UNSOUND_ID: UnsoundEnv, HOPELESS_ID: HopelessEnv}
+for _id, _kind in _KINDS.items():
     if _id not in registry:
         register(id=_id, entry_point=f"{__name__}:{_kind.__name__}", max_episode_steps=20)

@@ -60,6 +60,8 @@ def test_it_raises_on_the_plateaus_only() -> None:
 def test_the_steps_of_a_run_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"phase": "train", "success/mean": 0.5, "entropy": 1.0, "tokens/reply_mean": 9.0, "valid_action_share": 0.9}
     rows = [{**row, "step": step} for step in range(30)]
+    for idle in rows[:24:2]:  # steps without an update count too
+        del idle["entropy"]
     command = ["plan-horizon", "--horizon", ADAPTIVE, "--out", "", "--run", str(tmp_path)]
     assert main(command) == 1
     assert "metrics.jsonl cannot be read" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from agentgym_train.loop import train
 from agentgym_train.models import load_model, load_tokenizer
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.update import NumericsError
-from tests.train.letters_env import LETTERS_ID, UNSOUND_ID
+from tests.train.letters_env import HOPELESS_ID, LETTERS_ID, UNSOUND_ID
 
 STEPS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -281,6 +281,20 @@ def test_an_adaptive_horizon_is_raised_in_a_run_and_goes_on_in_the_next(tiny_pat
     train(from_dict({**plain, "steps": 9}), resume=True)
     rows = [row for row in rows_of(tmp_path / "run") if row["phase"] == "train"]
     assert [row["horizon"] for row in rows] == [1, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
+def test_an_adaptive_horizon_is_raised_where_nothing_can_be_learnt(tiny_path: Path, tmp_path: Path) -> None:
+    """No group has variance, so there is no update and no entropy, but success has settled."""
+    changes = {
+        "horizon": {"kind": "adaptive", "start": 1, "increment": 1, "cap": 2, "window": 4},
+        "warm_start": {"kind": "none"},
+        "evaluate": {"at_start": False, "every": 0},
+        "env": {"id": f"tests.train.letters_env:{HOPELESS_ID}"},
+    }
+    train(from_dict(settings(tiny_path, tmp_path / "run", steps=5, **changes)))
+    rows = [row for row in rows_of(tmp_path / "run") if row["phase"] == "train"]
+    assert not any("entropy" in row for row in rows)
+    assert [row["horizon"] for row in rows] == [1, 1, 1, 1, 2]
 
 
 def test_groups_without_variance_are_sampled_again_if_asked_for(tiny_path: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class _Bounds(NamedTuple):
 
 
 _AT_LEAST_0, _AT_LEAST_1, _ABOVE_0 = _Bounds(0), _Bounds(1), _Bounds(0, included=False)
+_SCORE = _Bounds(0, largest=1)
 
 # Of all kinds of run; each has some of them.
 _NUMBERS = {
@@ -39,11 +40,13 @@ _NUMBERS = {
     "warm_start.epochs": _AT_LEAST_1,
     "warm_start.lr": _ABOVE_0,
     "data.tasks": _AT_LEAST_0,
+    "data.min_score": _SCORE,
     "pairs.beta": _ABOVE_0,
     "learn.epochs": _AT_LEAST_1,
     "learn.batch_size": _AT_LEAST_1,
     "rollout.tasks_per_step": _AT_LEAST_1,
     "rollout.steps_per_round": _AT_LEAST_1,
+    "rollout.min_score": _SCORE,
     "rollout.samples_per_task": _AT_LEAST_1,
     "rollout.temperature": _ABOVE_0,
     "rollout.max_lag": _AT_LEAST_0,
@@ -74,6 +77,14 @@ _NUMBERS = {
     "evaluate.horizon": _AT_LEAST_1,
     "evaluate.temperature": _AT_LEAST_0,
     "evaluate.every": _AT_LEAST_0,
+}
+
+# An infinite one leaves out what it limits.
+_LIMITS = {
+    "algorithm.clip_high",
+    "algorithm.importance_cap",
+    "algorithm.engine_tolerance",
+    "optimiser.max_grad_norm",
 }
 
 
@@ -126,9 +137,10 @@ def _look_up(config: RunConfig, name: str) -> Any:
 
 def _check_number(name: str, number: float, bounds: _Bounds) -> None:
     least, included, largest = bounds
-    if not (least <= number <= largest if included else least < number <= largest):
+    endless = math.isinf(number) and name not in _LIMITS
+    if endless or not (least <= number <= largest if included else least < number <= largest):
         above = "at least" if included else "more than"
-        below = f" and at most {largest:g}" if math.isfinite(largest) else ""
+        below = f" and at most {largest:g}" if math.isfinite(largest) else ", but finite" if endless else ""
         raise ConfigError(f"{name}={number} is not accepted; give {above} {least}{below}.")
 
 
@@ -141,12 +153,14 @@ def _check_scenarios(config: RunConfig) -> None:
                 "its own."
             )
         if not 0 < spec.weight < math.inf:
-            raise ConfigError(f"tasks[{place}].weight={spec.weight} is not accepted; give a number above 0.")
+            raise ConfigError(f"tasks[{place}].weight={spec.weight} is not accepted; give a finite number above 0.")
         if spec.evaluate_horizon < 0:
             raise ConfigError(
                 f"tasks[{place}].evaluate_horizon={spec.evaluate_horizon} is not accepted; give at least 1, or 0 for "
                 "evaluate.horizon."
             )
+    if math.isinf(sum(spec.weight for spec in config.tasks)):
+        raise ConfigError("tasks: the weights are too large to be added up; they count relative to each other.")
 
 
 def _refuse_adaptive(config: TrainingConfig) -> None:

@@ -70,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return command(arguments[1:])
+    except KeyboardInterrupt:  # before or after what a command stops cleanly, as while PyTorch is imported
+        print("stopped", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise

@@ -249,9 +249,10 @@ def _run(config: RunConfig, resume: bool) -> int:
     _say_result(summary, terminal)
     try:
         report = write_report(Path(config.run_dir))
-    except KeyboardInterrupt:
-        say_error(f"stopped; the run is finished. Write its report with: agentgym report {config.run_dir}")
-        return 130
+    except (KeyboardInterrupt, OSError) as error:
+        reason = f"the report cannot be written ({error})" if isinstance(error, OSError) else "stopped"
+        say_error(f"{reason}; the run is finished. Write its report with: agentgym report {config.run_dir}")
+        return 1 if isinstance(error, OSError) else 130
     terminal.say(f"report: {report}")
     return 0
 
@@ -284,7 +285,8 @@ def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     if summary["command"] == Config.command and idle == steps:
         terminal.say(
             f"The model was never updated: in all {steps} steps the rewards of each group were equal. "
-            "Give a longer warm start, easier tasks, or a model that can act.",
+            "If all episodes failed, give a longer warm start, easier tasks, or a model that can act; if all "
+            "succeeded, harder tasks.",
             style="bold red",
         )
     if "gain" in summary:

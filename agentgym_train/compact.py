@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 
 import tyro
 
@@ -70,8 +74,8 @@ class CompactConfig:
         if self.hidden_size % HEAD_SIZE:
             raise ConfigError(f"hidden_size={self.hidden_size} is not accepted; give a multiple of {HEAD_SIZE}.")
         for name, rate in {"lr": self.lr, "echo_lr": self.echo_lr}.items():
-            if not rate > 0:
-                raise ConfigError(f"{name}={rate} is not accepted; give more than 0.")
+            if not 0 < rate < math.inf:
+                raise ConfigError(f"{name}={rate} is not accepted; give more than 0, but finite.")
 
 
 def compact_path(config: CompactConfig, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -105,13 +109,40 @@ def compact_command(arguments: list[str]) -> int:
     config = tyro.cli(CompactConfig, prog="agentgym compact", args=arguments)
     terminal = Terminal()
     try:
-        folder = _write_out(config, terminal.say) if config.out else compact_path(config, terminal.say)
+        with _signals_raise():
+            folder = _write_out(config, terminal.say) if config.out else compact_path(config, terminal.say)
     except (ValueError, TimeoutError) as error:
         say_error(f"error: {error}")
         return 1
+    except _Stopped as stop:
+        say_error("stopped; no model was written")
+        return stop.exit_code
     terminal.say(f"model: {folder}")
     terminal.say(f"train it with: agentgym train --env.id {config.env} --model.path {folder}")
     return 0
+
+
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.exit_code = 128 + signal_number
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Raise `_Stopped` at Ctrl-C or SIGTERM, wherever the work stands: half a model is removed, not kept."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise _Stopped(number)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _write_out(config: CompactConfig, say: Callable[[str], None]) -> Path:

@@ -96,14 +96,15 @@ class ModelConfig:
     device: str = "auto"
     """Device such as cpu or cuda; auto takes the accelerator if there is one."""
     lora_rank: int = 0
-    """Rank of an adapter that is trained instead of the weights (LoRA); 0 trains all weights."""
+    """Rank of an adapter that is trained instead of the weights (LoRA; needs the extra `lora`); 0 trains all
+    weights."""
     lora_alpha: float = 32.0
     """The adapter's change is scaled by lora_alpha / lora_rank."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights; bfloat16 halves them and is for those under an adapter, which stays in float32."""
     offload_reference: bool = False
-    """Keep the reference model on the CPU while it is not asked. With an adapter there is none: the reference is the
-    model without it."""
+    """Keep the reference model on the CPU while it is not asked. With an adapter there is no such model: the reference
+    is the trained model with the adapter that it had after the warm start."""
 
 
 @dataclass
@@ -159,7 +160,7 @@ class SamplingConfig:
     max_reply_tokens: int = 48
     """Largest number of sampled tokens a turn."""
     max_context: int = 2048
-    """Largest number of tokens of an episode."""
+    """Largest number of tokens of an episode; with agent.last_turns, of a prompt and its reply."""
     max_parallel: int = 64
     """Largest number of environments at a time."""
     env_workers: int = 1

@@ -47,7 +47,7 @@ class Evaluation(Run):
             "results": rows,
         }
         self.folder.write_summary(summary)
-        (self.folder.path / "results.md").write_text(results_page(summary), encoding="utf-8")
+        self.folder.write_text("results.md", results_page(summary))
         self.terminal.say(results_table(rows))
         return summary
 

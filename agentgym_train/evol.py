@@ -45,6 +45,12 @@ class Evol(TrainingRun):
     config: EvolConfig
     first_phase = "warm_start"
 
+    @property
+    def steps_taken(self) -> int:
+        """Steps of exploring, over all rounds."""
+        progress, each = self.folder.progress, self.config.rollout.steps_per_round
+        return progress.round * each + {"explore": progress.step, "learn": each}.get(progress.phase, 0)
+
     def run(self) -> dict[str, Any]:
         """Go on from where the folder's checkpoint stands to the end; returns the summary."""
         config, progress = self.config, self.folder.progress

@@ -55,7 +55,7 @@ class Run:
     Attributes:
         folder: Where it is.
         config: The text of config.yaml.
-        env: Environment id.
+        env: Environment id, or those of a list of scenarios.
         model: Folder or hub id of the model.
         seed: Of the run.
         rows: Rows of metrics.jsonl, in the order in which they were written.
@@ -82,6 +82,11 @@ class Run:
     def train(self) -> list[Row]:
         """Rows of policy-gradient steps."""
         return [row for row in self.rows if row["phase"] == "train"]
+
+    @property
+    def played(self) -> list[Row]:
+        """Rows of the steps in which training tasks were rolled out."""
+        return [row for row in self.rows if row["phase"] in ("train", "explore")]
 
     @property
     def learned(self) -> list[Row]:
@@ -117,7 +122,8 @@ def read_run(run_dir: Path) -> Run:
     try:
         config = (run_dir / "config.yaml").read_text(encoding="utf-8")
         settings = yaml.safe_load(config)
-        env, model, seed = settings["env"]["id"], settings["model"]["path"], settings["seed"]
+        env = ", ".join(spec["id"] for spec in settings.get("tasks") or [settings["env"]])
+        model, seed = settings["model"]["path"], settings["seed"]
     except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{run_dir} is not a run folder: it holds no config.yaml with env.id, model.path and seed. "
@@ -240,7 +246,8 @@ def _status(run: Run) -> str:
 def _warning(run: Run) -> str:
     """A sentence if no training step had a group to learn from, else nothing."""
     train = run.train
-    flat = sum(row["groups/zero_variance"] == row["groups/total"] for row in train)
+    # With reinforce++ and ppo such groups are learned from: the step has a loss.
+    flat = sum(row["groups/zero_variance"] == row["groups/total"] and "loss" not in row for row in train)
     steps, without = run.summary.get("steps", len(train)), run.summary.get("steps_without_update", flat)
     if not steps or without < steps:
         return ""
@@ -248,7 +255,8 @@ def _warning(run: Run) -> str:
     where = f"all {steps} training steps" if steps > 1 else "the only training step"
     return (
         f"The model was never updated{so_far}: in {where}, the rewards within every group were equal, which gives no "
-        "gradient. More samples per task, easier tasks or a longer warm start make rewards differ."
+        "gradient. More samples per task make rewards differ; so do easier tasks or a longer warm start if all "
+        "episodes fail, and harder tasks if all succeed."
     )
 
 
@@ -294,7 +302,7 @@ def _logged_seconds(rows: Sequence[Row]) -> dict[str, float]:
 
 def _plots(run: Run) -> list[dict[str, Any]]:
     """Title, caption and SVG of each plot that the run has data for."""
-    train, evaluations = run.train, run.evaluations
+    train, played, evaluations = run.train, run.played, run.evaluations
     plots = []
 
     def add(name: str, title: str, caption: str, figure: Figure, narrow: Figure | None = None) -> None:
@@ -302,34 +310,35 @@ def _plots(run: Run) -> list[dict[str, Any]]:
         narrow_svg = curves.to_svg(narrow, f"{name}-narrow") if narrow else ""
         plots.append({"name": name, "title": title, "caption": caption, "svg": svg, "narrow": narrow_svg})
 
-    if train or evaluations:
+    if played or evaluations:
         add(
             "success",
             "Success",
             "Share of episodes that reach the goal. Training tasks change from step to step; evaluations "
             "have held-out tasks and a horizon of their own. Points are measured; from ten on, lines are their "
             "moving average.",
-            curves.plot_success(train, evaluations),
-            curves.plot_success(train, evaluations, curves.NARROW),
+            curves.plot_success(played, evaluations),
+            curves.plot_success(played, evaluations, curves.NARROW),
         )
         add(
             "reward",
             "Reward",
             "Mean reward of a training episode; in evaluations, the score.",
-            curves.plot_reward(train, evaluations),
+            curves.plot_reward(played, evaluations),
         )
-    if train:
-        add("turns", "Turns per episode", "Mean, and the most that an episode may take.", curves.plot_turns(train))
+    if played:
+        add("turns", "Turns per episode", "Mean, and the most that an episode may take.", curves.plot_turns(played))
         add(
             "replies",
             "Replies",
             "Share with a valid action, and share cut off at the limit of tokens.",
-            curves.plot_replies(train),
+            curves.plot_replies(played),
         )
+    if train:
         add(
             "zero-variance",
             "Groups without variance",
-            "All rewards of the group are equal, so it gives no gradient.",
+            "All rewards of the group are equal: grpo and rloo learn nothing from it.",
             curves.plot_zero_variance(train),
         )
     for key, title, caption, plot in (

@@ -161,6 +161,11 @@ class TrainingRun(Run):
         """Tasks that the run is evaluated on, and never trained on."""
         return {task for scenario in self.scenarios for task in scenario.pools.test}
 
+    @property
+    def steps_taken(self) -> int:
+        """Steps that evaluations are counted by; those of a warm start are none."""
+        return 0 if self.folder.progress.phase == "warm_start" else self.folder.progress.step
+
     def load(self) -> Policy:
         """Load the policy."""
         self.policy = load_policy(self.config, self.folder.checkpoint)
@@ -211,7 +216,7 @@ class TrainingRun(Run):
             }
         trajectories = [trajectory for part in parts.values() for trajectory in part]
         row = {
-            "step": progress.step,
+            "step": self.steps_taken,
             "phase": "eval",
             "name": name,
             "time": time.time(),
@@ -221,15 +226,17 @@ class TrainingRun(Run):
             **per_scenario(parts),
         }
         self.folder.log(row)
-        self.folder.log_trajectories(t.to_row(step=progress.step, phase="eval", name=name) for t in trajectories)
+        self.folder.log_trajectories(t.to_row(step=row["step"], phase="eval", name=name) for t in trajectories)
         progress.evaluated.append(key)
         if config.keep_best and name != "before" and row["success/mean"] > progress.best:
             progress.best = row["success/mean"]
             self.folder.save_best(self.policy.model, self.policy.tokenizer, row)
         self.terminal.say(
-            f"evaluation {name} (step {progress.step}): success {row['success/mean']:.3f} on {row['tasks']} held-out "
+            f"evaluation {name} (step {row['step']}): success {row['success/mean']:.3f} on {row['tasks']} held-out "
             f"tasks x {row['samples']} samples, {row['horizon']} turns, temperature {config.evaluate.temperature}"
         )
+        if len(parts) > 1:
+            self.terminal.say(", ".join(f"  {name} {row[f'{name}/success/mean']:.3f}" for name in parts))
 
     def save(self) -> None:
         """Write a checkpoint."""
@@ -255,7 +262,7 @@ class TrainingRun(Run):
             "subsets": [subset for scenario in self.scenarios for subset in scenario.spec.subsets],
             "model": config.model.path,
             "seed": config.seed,
-            "steps": progress.step if progress.phase != "warm_start" else 0,
+            "steps": self.steps_taken,
             "steps_without_update": progress.steps_without_update,
             "horizon_eval": max(scenario.evaluate_horizon for scenario in self.scenarios),
             "seconds": progress.seconds,

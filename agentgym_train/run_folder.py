@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -201,15 +201,31 @@ class RunFolder:
         """The newest checkpoint."""
         return newest_checkpoint(self.path)
 
-    def save_failed_batch(self, content: dict[str, Any]) -> Path:
-        """Write what a step was computing when it failed, for inspection."""
+    def save_failed_batch(self, content: dict[str, Any]) -> str:
+        """Write what a step was computing when it failed, for inspection; returns where it is."""
         path = self.path / "failed_batch.json"
-        _write_atomically(path, json.dumps(content))
-        return path
+        try:
+            _write_atomically(path, json.dumps(content))
+        except OSError as error:  # why the step failed matters more
+            return f"no file, since none could be written ({error})"
+        return str(path)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json."""
-        _write_atomically(self.path / "summary.json", json.dumps(summary, indent=2))
+        """Write summary.json.
+
+        Raises:
+            FolderError: If it cannot be written.
+        """
+        self.write_text("summary.json", json.dumps(summary, indent=2))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file, which appears whole or not at all.
+
+        Raises:
+            FolderError: If it cannot be written.
+        """
+        with self._told():
+            _write_atomically(self.path / name, text)
 
     def abandon(self) -> None:
         """Forget a run that could not begin, so that the corrected command may use the folder."""
@@ -217,7 +233,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the logs and let other processes use the folder."""
-        self._opened.close()
+        # On a full disk what is still buffered cannot be written; the run has ended by that already.
+        with suppress(OSError):
+            self._opened.close()
 
     @property
     def _config(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -65,6 +66,9 @@ class Scenario:
             chat: Renders prompts and observations.
             check: Called about once a second during rollouts; may raise to abandon them.
             watchdog: Is told what rollouts wait for.
+
+        Raises:
+            ConfigError: If a task does not begin, or its prompt has no room.
         """
         self._check_prompt(chat)
         rollout, evaluate, agent = self.config.rollout, self.config.evaluate, self.config.agent
@@ -161,11 +165,17 @@ class Scenario:
         ]
 
     def _check_prompt(self, chat: Chat) -> None:
-        """Find out at start, not after the warm start, that prompts do not fit."""
+        """Find out at start, not after the warm start, that tasks do not begin or prompts do not fit."""
         task = (self.pools.train or self.pools.test)[0]
         env = self.make_env()
         try:
             observation, info = env.reset(seed=0, options={"task": task})
+        except Exception as error:  # an environment may be anybody's
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"{self.where}: {self.spec.id} cannot begin its task {task}: {type(error).__name__}: {error} "
+                f"({place.filename}, line {place.lineno})"
+            ) from error
         finally:
             env.close()
         self.source = str(info["source"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, TextIO, cast
@@ -17,6 +18,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+_TELL_EVERY_S = 60.0
+"""How often long work is told of where there is no terminal to show a bar in."""
 
 # By phase: heading, key, format.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -112,7 +116,13 @@ class Terminal:
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show a progress bar; call what is given to advance it by one."""
+        """Show a progress bar; call what is given to advance it by one.
+
+        Where output is not a terminal a line now and then stands for it, so that a log shows what a run is at.
+        """
+        if not self.console.is_terminal:
+            yield self._told_now_and_then(title, total)
+            return
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -121,10 +131,22 @@ class Terminal:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        # Where output is not a terminal, a bar would print once per refresh.
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
+        with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(title, total=total)
             yield lambda: progress.advance(task)
+
+    def _told_now_and_then(self, title: str, total: int) -> Callable[[], None]:
+        begun = told = time.monotonic()
+        done = 0
+
+        def advance() -> None:
+            nonlocal done, told
+            done, now = done + 1, time.monotonic()
+            if now - told >= _TELL_EVERY_S and done < total:
+                told = now
+                self.say(f"{title}: {done} of {total} after {now - begun:.0f} s")
+
+        return advance
 
     def step(self, row: dict[str, Any], steps: int) -> None:
         """Print the line of a step, in the columns of its phase."""

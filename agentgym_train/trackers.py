@@ -75,6 +75,6 @@ def _begin_wandb(path: Path, project: str, config: Mapping[str, Any]) -> Any:
             f"wandb={project!r}: {' '.join(str(error).split())} Run `wandb login`, or set WANDB_MODE=offline and send "
             "the run later with `wandb sync`."
         ) from error
-    for phase in ("warm_start", "train", "eval"):  # each counts its steps by itself
+    for phase in ("warm_start", "train", "sft", "dpo", "explore", "learn", "eval"):  # each counts its steps by itself
         run.define_metric(f"{phase}/*", step_metric=f"{phase}/step")
     return run

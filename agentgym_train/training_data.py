@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentgym_envs.verbs import well_formed
 from agentgym_train.chat import Chat
 from agentgym_train.config import ConfigError
 from agentgym_train.trajectory import Episode, Trajectory, Turn
@@ -54,7 +56,7 @@ def read_records(path: str, key: str) -> Iterator[Record]:
         ConfigError: If it cannot be read or holds something else.
     """
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")  # some editors put a mark before the text
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}={path!r} cannot be read ({error}); give a file of JSON lines.") from error
     if text.lstrip().startswith("["):
@@ -86,9 +88,9 @@ def refused_episode(record: Record, held_out: Collection[str]) -> str:
     data = record.data
     if data.get("end") == "error" or not data["turns"]:
         return "episodes that ended in an error"
-    if data.get("task") in held_out:
+    if str(data.get("task")) in held_out:
         return "episodes of held-out tasks"
-    if data.get("trials", 1) > 1:
+    if data.get("trials", 1) != 1:
         return "episodes of several trials"
     return ""
 
@@ -134,6 +136,8 @@ def write_down(messages: Sequence[Message], chat: Chat, where: str) -> Trajector
                 f"{where}: the roles are {', '.join(entry.role for entry in messages)}; accepted is a system message "
                 "or none, then user and assistant in turn."
             )
+    if any(well_formed(message.content) != message.content for message in messages):
+        raise ConfigError(f"{where} holds half of a surrogate pair, such as \\ud83d alone, which is no text.")
     last = max((n for n, message in enumerate(talk) if message.role == "assistant" and message.trained), default=-1)
     if last < 0:
         raise ConfigError(f"{where} has no assistant message that is trained on.")
@@ -160,6 +164,8 @@ def episode_trajectory(record: Record, chat: Chat) -> Trajectory:
     try:
         trajectory.episode = Episode(str(data["task"]), int(data["seed"]), int(data["sample"]), 0, "file")
         trajectory.score, trajectory.success = float(data["score"]), bool(data["success"])
+        if not math.isfinite(trajectory.score):
+            raise ValueError(f"score {trajectory.score}")
         for turn, stored in zip(trajectory.turns, data["turns"], strict=False):
             turn.acted = bool(stored.get("acted", True))
     except (KeyError, TypeError, ValueError) as error:
@@ -191,12 +197,15 @@ def _message(entry: Any, where: str) -> Message:
     if not isinstance(entry, dict):
         raise ConfigError(f"{where} is {entry!r}; give a mapping with role and content.")
     role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
-    if role not in _ROLES or not isinstance(content, str):
+    if not isinstance(role, str) or role not in _ROLES or not isinstance(content, str):
         raise ConfigError(
             f"{where}: role {role!r} with content {str(content)[:40]!r}; accepted are the roles system, user and "
             "assistant with a text."
         )
-    return Message(_ROLES[role], content, trained=entry.get("train", entry.get("loss")) is not False)
+    trained = entry.get("train", entry.get("loss"))
+    if trained is not None and trained not in (0, 1):  # which false and true equal
+        raise ConfigError(f"{where}: {trained!r} does not say whether it is trained on; give true or false.")
+    return Message(_ROLES[role], content, trained=trained is None or bool(trained))
 
 
 def _messages_of_episode(record: Record) -> list[Message]:

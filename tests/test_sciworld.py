@@ -196,7 +196,7 @@ def test_water_that_runs_away_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> No
     """The simulator keeps each unit of it in the sewer for good; taking it out changes nothing that can be read."""
 
     def sink_left_on(between_emptyings: int) -> tuple[list[str], set[str], str | None]:
-        monkeypatch.setattr(simulator, "_STEPS_BETWEEN_EMPTYINGS", between_emptyings)
+        monkeypatch.setattr(simulator, "_STEPS_BETWEEN_CLEANINGS", between_emptyings)
         with contextlib.closing(make()) as env:
             start(env, "freeze", 6, ["activate sink"])
             texts = [env.step(("look around", "wait1", "look in sink")[turn % 3])[0] for turn in range(250)]
@@ -211,6 +211,27 @@ def test_water_that_runs_away_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(all_water) > 200
     assert len(last_water) < 60
     assert {name for name in last_water if name.startswith("terminal")} <= all_water
+
+
+def test_past_actions_are_not_kept() -> None:
+    """Each holds what it was done to; those that goals may ask for stay, and what an episode says is the same."""
+    with contextlib.closing(make(envs_per_jvm=1)) as env:
+
+        def actions_after(turns: int) -> tuple[int, str]:
+            start(env, "freeze", 6)
+            for turn in range(turns):
+                env.step(("wait1", "look at door to hallway", "inventory", "open cupboard")[turn % 4])
+            world = env._world
+            agent = world._connection.call(world._agent, "agent")
+            past = world._connection.call(agent, "actionHistory")
+            names = world._connection.call(past, "mkString", " ")
+            return names.count("Action"), names
+
+        clean = simulator._STEPS_BETWEEN_CLEANINGS
+        all_of_them, _ = actions_after(clean - 10)
+        left, names = actions_after(clean + 2)
+        assert all_of_them > 100
+        assert 30 < names.count("ActionLookAt@") >= left - 10
 
 
 def test_a_menu_does_not_keep_its_world_alive() -> None:

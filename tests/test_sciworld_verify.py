@@ -12,7 +12,7 @@ from agentgym_envs.sciworld import packages, tasks
 from agentgym_envs.sciworld.env import SciWorldEnv
 from agentgym_envs.sciworld.jvm import Jvm, Settings
 from agentgym_envs.sciworld.simulator import Simulator
-from agentgym_envs.sciworld.verify import HEAP_MB, chosen, kept_rows, sweep, verify
+from agentgym_envs.sciworld.verify import CODE_MB, HEAP_MB, chosen, kept_rows, sweep, verify
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 # Of different topics, one whose own path answers wrongly among them.
@@ -61,7 +61,7 @@ def test_the_sweep_goes_on_from_the_table_and_from_what_it_kept(tmp_path: Path) 
 
 
 def test_sample_of_rows_is_found_again(rows: dict[str, dict[str, str]]) -> None:
-    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, start_seconds=120, call_seconds=200))
+    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, CODE_MB, start_seconds=120, call_seconds=200))
     try:
         simulator = Simulator(jvm)
         for index in SAMPLE:

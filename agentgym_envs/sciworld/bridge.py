@@ -112,6 +112,11 @@ class Connection:
         answers = self._exchange(*commands, *(_release(ref) for ref in release))
         return [self._value(answer) for answer in answers[: len(calls)]]
 
+    def each(self, target: Ref, method: str, *arguments: Sequence[Any]) -> None:
+        """Call a method that returns nothing once for each of several lists of arguments, in one exchange."""
+        for answer in self._exchange(*(_call(target, method, each) for each in arguments)):
+            self._value(answer)
+
     def new(self, class_name: str, *arguments: Any) -> Ref:
         """Construct an object of one of Java's own classes."""
         made: Ref = self._value(self._exchange(f"{_CONSTRUCT}{class_name}\n{_encoded(arguments)}{_END}")[0])
@@ -194,12 +199,12 @@ _DECODERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _call(target: Ref | str, method: str, arguments: tuple[Any, ...]) -> str:
+def _call(target: Ref | str, method: str, arguments: Sequence[Any]) -> str:
     name = target.id if isinstance(target, Ref) else protocol.STATIC_PREFIX + target
     return f"{_CALL}{name}\n{method}\n{_encoded(arguments)}{_END}"
 
 
-def _encoded(arguments: tuple[Any, ...]) -> str:
+def _encoded(arguments: Sequence[Any]) -> str:
     return "".join(protocol.get_command_part(argument) for argument in arguments)
 
 

@@ -31,6 +31,7 @@ SIMPLIFICATIONS = (_TELEPORT, "selfWateringFlowerPots", "openContainers", "openD
 # Measured alive: 12 to 28 MB in a world, the largest in Genetics. One more is there to try things out in, and with
 # less room for garbage a reset would be mostly its collection.
 _HEAP_MB, _HEAP_MB_PER_ENV = 96, 28
+_CODE_MB_PER_ENV, _CODE_MB_MOST = 24, 240  # each world compiles its own classes; 240 is Java's own limit
 _MOST_SECONDS = 86_400  # a day; sockets take no infinite limit
 
 
@@ -96,7 +97,8 @@ class SciWorldEnv(TextEnv):
         self.instruction = instruction(chosen)
         packages.things_with_hash_code()
         heap = _HEAP_MB + _HEAP_MB_PER_ENV * envs_per_jvm
-        self._settings = Settings(packages.find_java(java), heap, start_seconds, call_seconds)
+        code = min(_CODE_MB_PER_ENV * envs_per_jvm, _CODE_MB_MOST)
+        self._settings = Settings(packages.find_java(java), heap, code, start_seconds, call_seconds)
         self._host: Host | None = None
         self._simulator: Simulator | None = None
         self._plan: list[str] | None = None  # of the oracle, as long as it is known to hold

@@ -28,12 +28,14 @@ class Settings(NamedTuple):
     Attributes:
         java: The program.
         heap_mb: Largest heap.
+        code_mb: Largest amount of compiled code.
         start_seconds: What its start may take.
         call_seconds: What the answer to a call may take.
     """
 
     java: Path
     heap_mb: int
+    code_mb: int
     start_seconds: float
     call_seconds: float
 
@@ -46,6 +48,10 @@ def flags(settings: Settings) -> list[str]:
         f"-Xms{2 * young}m",
         f"-Xmn{young}m",
         "-XX:MaxHeapFreeRatio=40",  # what a collection leaves free goes back to the system (see Simulator.trim)
+        # Otherwise it goes on to compile what is used once in a hundred episodes, and keeps all of it.
+        f"-XX:ReservedCodeCacheSize={settings.code_mb}m",
+        "-XX:+IgnoreUnrecognizedVMOptions",  # the next one is of Java 17.0.9, 21.0.1 and later
+        "-XX:TrimNativeHeapInterval=1000",  # in ms: what the compiler used goes back to the system
         "-XX:+UseSerialGC",  # the other collectors keep more, and threads of their own
         "-XX:+ExitOnOutOfMemoryError",  # a full heap is a death that is noticed, not a state of unknown damage
         # What Java itself has to say; the first lines of its standard output are for us.
@@ -85,6 +91,7 @@ class Jvm:
         command = [str(settings.java), *flags(settings), "-classpath", str(gateway_jar())]
         command += ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
         environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN_OPTIONS}
+        environment["MALLOC_ARENA_MAX"] = "1"  # else the C library keeps free memory for each thread
         try:
             self._process = subprocess.Popen(
                 command,

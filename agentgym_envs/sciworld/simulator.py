@@ -27,7 +27,9 @@ _WITHOUT_NAMES = ("look around", "inventory", "task", "wait", "wait1")
 _VERBS_WITH_TWO_NAMES = ("connect", "move", "pour", "dunk", "use")
 _VERBS_OF_TWO_WORDS = ("look at", "look in", "pick up", "put down", "go to", "focus on", "teleport to")
 _SEED_MASK = 0x5DEECE66D  # what java.util.Random.setSeed combines a seed with, as its documentation says
-_STEPS_BETWEEN_EMPTYINGS = 256
+_STEPS_BETWEEN_CLEANINGS = 256
+# The classes of past actions that goals look for (GoalPastAction... in scienceworld.tasks.goals.specificgoals).
+_ACTIONS_OF_GOALS = tuple(f"scienceworld.actions.Action{name}@" for name in ("LookAt", "Read", "UseDevice"))
 _MENU = "Ambiguous request: reply with the number of the action that you mean. Any other action drops the question."
 
 
@@ -228,6 +230,11 @@ class Simulator:
         self._ids = singleton("util.UniqueIdentifier")
         self._routes: Ref = java.call(singleton("scienceworld.goldagent.PathFinder"), "precomputedExhaustivePaths")
         self._random: Ref = java.call(singleton("scala.util.Random"), "self")
+        # What is in a thing, as the simulator itself keeps it; its public method returns a copy.
+        thing = java.call(loader, "loadClass", f"{THINGS}")
+        self._contents: Ref = java.call(thing, "getDeclaredField", "containedObjects")
+        java.call(self._contents, "setAccessible", True)
+        java.release(thing)
         self._random_state: Ref = java.call(java.call(self._random, "getClass"), "getDeclaredField", "seed")
         java.call(self._random_state, "setAccessible", True)
 
@@ -245,7 +252,7 @@ class Simulator:
     def _load(self, variation: Variation, gold_path: bool) -> None:
         java = self._connection
         java.release(*self._episode)
-        self._episode, self._menu, self._steps = (), [], 0
+        self._episode, self._menu, self._steps, self._actions_seen = (), [], 0, 0
         task, number, simplifications = variation
         told = java.call(self._server, "load", task, number, simplifications, gold_path)
         if told:
@@ -259,8 +266,8 @@ class Simulator:
         """Step the agent, not the server: that one also looks around and records all of it in each step."""
         java = self._connection
         self._steps += 1
-        if self._steps % _STEPS_BETWEEN_EMPTYINGS == 0:
-            self._empty_sewer()
+        if self._steps % _STEPS_BETWEEN_CLEANINGS == 0:
+            self._forget()
         try:
             result = java.call(self._agent, "step", action)
         except JavaError as error:  # while it read the text: what an action does is guarded in there
@@ -276,14 +283,9 @@ class Simulator:
         self._last = Reply(text, float(score), completed == "true", understood)
         return self._last
 
-    def _empty_sewer(self) -> None:
-        """Take the water that has run into the sewer out of the world.
-
-        Nobody can go there and nothing comes back, but the simulator keeps each unit of water that left a sink, and
-        each makes its ticks slower and its heap larger.
-        """
+    def _forget(self) -> None:
+        """Take out of the world what nobody can see any more, but each step adds to: it would grow without end."""
         java = self._connection
-        next_id = java.call(self._ids, "count")
         universe = java.call(self._agent, "universe")
         contents = java.call(universe, "getContainedObjects", True)
         places = java.call(contents, "iterator")
@@ -293,20 +295,44 @@ class Simulator:
                 self._empty(place)
             java.release(place)
         java.release(places, contents, universe)
-        java.call(self._ids, "count_$eq", next_id)
+        self._shorten_histories()
 
     def _empty(self, sewer: Ref) -> None:
-        """Move all but the sewer's own parts into another one that is nowhere."""
+        """Take out all but the sewer's own parts.
+
+        Nobody can go there and nothing comes back, but the simulator keeps each unit of water that left a sink, and
+        each makes its ticks slower.
+        """
         java = self._connection
-        kind = java.call(sewer, "getClass")
-        nowhere = java.call(kind, "newInstance")
-        java.call(sewer, "moveAllContainedObjects", nowhere)
+        contents = java.call(self._contents, "get", sewer)
+        java.call(contents, "clear")
+        java.release(contents)
         for part in ("terminal1", "terminal2"):
             option = java.call(sewer, part)
             terminal = java.call(option, "get")
             java.call(sewer, "addObject", terminal)
             java.release(terminal, option)
-        java.release(nowhere, kind)
+
+    def _shorten_histories(self) -> None:
+        """Drop past actions, which hold the things that they were done to, but for those that goals ask for.
+
+        The simulator keeps two lists of them. Of one it reads the last entry only. In the other, goals remember
+        positions, so what is dropped leaves a gap.
+        """
+        java = self._connection
+        handler = java.call(self._agent, "actionHandler")
+        actions = java.call(handler, "actionHistory")
+        java.call(actions, "clear")
+        java.release(actions, handler)
+        agent = java.call(self._agent, "agent")
+        actions = java.call(agent, "actionHistory")
+        size = java.call(actions, "size")
+        new = java.call(actions, "slice", self._actions_seen, size)
+        names = java.call(new, "mkString", "\n").split("\n")
+        gaps = [self._actions_seen + at for at, name in enumerate(names) if not name.startswith(_ACTIONS_OF_GOALS)]
+        java.each(actions, "update", *((position, None) for position in gaps if position < size))
+        self._actions_seen = size
+        java.release(actions, new, agent)
 
     def _options(self, text: str) -> list[str]:
         """Return the options of a menu; those of the same text get the objects' descriptions, else a number."""

@@ -25,7 +25,7 @@ from agentgym_envs.sciworld.grammar import normal
 from agentgym_envs.sciworld.jvm import Jvm, Settings
 from agentgym_envs.sciworld.simulator import Simulator, Variation
 
-HEAP_MB = 64
+HEAP_MB, CODE_MB = 64, 48
 LEFT_OUT_EVERY = 40
 _ROOT = Path(__file__).resolve().parents[2]
 _RESULTS = _ROOT / "docs" / "results"
@@ -206,7 +206,7 @@ def _played(indices: Sequence[int], kept: Path, console: Console) -> dict[str, R
     """Play the paths of variations; each row is added to a file as soon as it is known."""
     rows = {}
     kept.parent.mkdir(parents=True, exist_ok=True)
-    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, start_seconds=120, call_seconds=600))
+    jvm = Jvm(Settings(packages.find_java(), HEAP_MB, CODE_MB, start_seconds=120, call_seconds=600))
     try:
         simulator = Simulator(jvm)
         with kept.open("a", encoding="utf-8", newline="") as file:

@@ -11,6 +11,8 @@ from agentgym_train.engines.base import Completion, EngineError
 PATH = "/v1/completions"
 
 _NOT_FINITE = -9999.0  # what vLLM writes for a log-probability of minus infinity
+_ROUNDING = 1e-3  # by which a log-probability of 0 may be told too large
+_SHOWN_CHARS = 100
 
 
 def completion_body(
@@ -76,12 +78,15 @@ def read_choice(answer: Any, url: str) -> dict[str, Any]:
     return dict(choice)
 
 
-def read_completion(answer: Any, prompt: Sequence[int], stop_tokens: Collection[int], url: str) -> Completion:
+def read_completion(
+    answer: Any, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int], url: str
+) -> Completion:
     """Check an answer and take the reply from it.
 
     Args:
         answer: The server's answer.
         prompt: The token ids that the reply was asked for.
+        max_tokens: Largest number of tokens that was asked for.
         stop_tokens: Tokens at which a reply ends.
         url: The server's address.
 
@@ -89,19 +94,32 @@ def read_completion(answer: Any, prompt: Sequence[int], stop_tokens: Collection[
         EngineError: If anything is missing or not what was asked for.
     """
     choice = read_choice(answer, url)
-    tokens = [int(token) for token in choice["token_ids"]]
     if choice["prompt_token_ids"] != list(prompt):
         raise EngineError(f"the server at {url} changed the prompt, for instance by cutting it.")
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+    try:
+        tokens = list(choice["token_ids"])
+        logprobs = list((choice.get("logprobs") or {}).get("token_logprobs") or [])
+    except (TypeError, AttributeError) as error:
+        raise EngineError(f"the server at {url} answers {PATH} with something else than a completion.") from error
+    if not all(type(token) is int and token >= 0 for token in tokens):
+        raise EngineError(f"the server at {url} returns token ids that are none: {str(tokens)[:_SHOWN_CHARS]}")
     if len(logprobs) != len(tokens) or not tokens:
         raise EngineError(f"the server at {url} returns {len(tokens)} tokens with {len(logprobs)} log-probabilities.")
     if not all(isinstance(value, int | float) and math.isfinite(value) and value > _NOT_FINITE for value in logprobs):
         raise EngineError(
             f"the server at {url} gives log-probabilities that are not finite; the weights that it holds are damaged."
         )
+    if max(logprobs) > _ROUNDING:
+        raise EngineError(f"the server at {url} gives log-probabilities above 0, such as {max(logprobs):g}.")
     finish = choice.get("finish_reason")
     if finish not in ("stop", "length") or (finish == "stop") != (tokens[-1] in stop_tokens):
         raise EngineError(
             f"the server at {url} ended a reply for another reason ({finish}) than a stop token or its length."
         )
+    if any(token in stop_tokens for token in tokens[:-1]):
+        raise EngineError(
+            f"the server at {url} goes on behind a stop token: it does not obey stop_token_ids, which vLLM does."
+        )
+    if len(tokens) > max_tokens or (finish == "length" and len(tokens) < max_tokens):
+        raise EngineError(f"the server at {url} cut a reply after {len(tokens)} tokens instead of {max_tokens}.")
     return Completion(tokens, [float(value) for value in logprobs], finish)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
 import ssl
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,7 +72,7 @@ class Replica:
         self.busy = 0
         self.down = ""
         self._lock = threading.Lock()
-        self._open: set[http.client.HTTPConnection] = set()
+        self._open: set[socket.socket] = set()
 
     def call(self, path: str, body: object, timeout_s: float) -> Any:
         """Send a request and return the answer.
@@ -77,50 +80,86 @@ class Replica:
         Args:
             path: Such as `/v1/completions`.
             body: Sent as JSON; None sends GET.
-            timeout_s: Longest wait for the connection, and then for the answer.
+            timeout_s: Longest wait for the connection, and then for the whole answer.
 
         Raises:
-            ReplicaDown: If there is no answer in time, or one of 500 and above.
+            ReplicaDown: If there is no whole answer in time, or one that says busy (429) or broken (500 and above).
             RequestRefused: If the answer is another status than 200.
         """
         connection = self._connection(timeout_s)
-        with self._lock:
-            self._open.add(connection)
+        until = math.inf
         try:
-            method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
-            connection.request(method, self._path + path, data, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = response.read(_MAX_ANSWER_BYTES)
-        except TimeoutError as error:
-            raise ReplicaDown(f"no answer within {timeout_s:g} s") from error
+            connection.connect()
+            until = time.monotonic() + timeout_s
+            with self._open_until_late(connection.sock, timeout_s):
+                method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+                connection.request(method, self._path + path, data, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                answer = response.read(_MAX_ANSWER_BYTES)
+                if response.length:  # bytes that it announced and did not send
+                    raise http.client.IncompleteRead(answer, response.length)
+            if time.monotonic() >= until:  # what ended was the call, and perhaps not the answer
+                raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
+                raise ReplicaDown(f"no answer within {timeout_s:g} s") from error
             raise ReplicaDown(str(error) or type(error).__name__, passing=True) from error
         finally:
-            with self._lock:
-                self._open.discard(connection)
             connection.close()
-        if response.status >= 500:
+        if response.status >= 500 or response.status == http.client.TOO_MANY_REQUESTS:
             raise ReplicaDown(f"it answers {response.status} {_reason(answer)}", passing=True)
         if response.status != 200:
             raise RequestRefused(response.status, _reason(answer))
         try:
             return json.loads(answer) if answer else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReplicaDown(f"its answer is no JSON: {_reason(answer)}") from error
+
+    def ask(self, path: str, body: object, timeout_s: float, key: str) -> Any:
+        """Send a request (see `call`) and return one entry of the answer.
+
+        Raises:
+            ReplicaDown, RequestRefused: As `call`; ReplicaDown also if the answer has no such entry.
+        """
+        answer = self.call(path, body, timeout_s)
+        if not isinstance(answer, dict) or key not in answer:
+            raise ReplicaDown(f"it answers {path} without {key}")
+        return answer[key]
 
     def hang_up(self) -> None:
         """End all calls that other threads wait for; they raise ReplicaDown."""
         with self._lock:
-            for connection in self._open:
-                if connection.sock is not None:
-                    with suppress(OSError):
-                        connection.sock.shutdown(socket.SHUT_RDWR)
+            for sock in self._open:
+                _shut(sock)
+
+    @contextmanager
+    def _open_until_late(self, sock: socket.socket, timeout_s: float) -> Iterator[None]:
+        """End a call after a while, and when `hang_up` says so.
+
+        The socket's own limit is for each piece of an answer, and an answer may come in ever so many pieces.
+        """
+        late = threading.Timer(timeout_s, _shut, [sock])
+        late.daemon = True
+        with self._lock:
+            self._open.add(sock)
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
+            with self._lock:
+                self._open.discard(sock)
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._secure:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
         return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _no_address(url: str) -> EngineError:
@@ -131,6 +170,6 @@ def _reason(answer: bytes) -> str:
     """A server's own words, shortened to one line."""
     try:
         text = str(json.loads(answer)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = answer[:_MAX_REASON_CHARS].decode(errors="replace")
     return " ".join(text.split())[:_MAX_REASON_CHARS]

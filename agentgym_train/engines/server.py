@@ -37,6 +37,7 @@ from agentgym_train.engines.weight_check import Held, check_held
 from agentgym_train.lora import plain_weights
 
 NAME = "server"
+_DTYPES = ("float32", "bfloat16", "float16")  # of weights
 _HOW_TO_TRAIN = (
     "To train with servers, give engine.weights_dir, a folder that they can read, and start each with "
     "VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls agentgym_train.engines.vllm_worker.TrainedWeights."
@@ -102,7 +103,7 @@ class ServerEngine(Engine):
             del self._under_way[key]
         try:
             return {key: future.result() for key, future in done.items()}
-        except EngineError:
+        except BaseException:
             self.release()
             raise
 
@@ -146,6 +147,8 @@ class ServerEngine(Engine):
     def close(self) -> None:
         """Give up what is under way and end the threads (see `Engine.close`); the servers go on."""
         self.release()
+        for replica in self._replicas:
+            replica.hang_up()  # an update may be under way, too
         self._threads.shutdown(cancel_futures=True)
 
     def _check(self, replica: Replica) -> str:
@@ -199,10 +202,10 @@ class ServerEngine(Engine):
                     raise
         if self._version:
             # A server that was started anew, by whoever watches it, has the weights that it began with.
-            version = replica.call("/weight_info", None, self._timeout_s)["weight_version"]
+            version = replica.ask("/weight_info", None, self._timeout_s, "weight_version")
             if version != self._version:
                 raise ReplicaDown(f"its weights are not those of the last update but {version!r}: it was restarted")
-        return read_completion(answer, request.tokens, self._stop, replica.url)
+        return read_completion(answer, request.tokens, request.max_tokens, self._stop, replica.url)
 
     def _update(self, replica: Replica, folder: str, version: str) -> Held | None:
         """Let one server take new weights; returns what it holds then, or None if it fails."""
@@ -211,7 +214,7 @@ class ServerEngine(Engine):
                 self._models[replica.url] = self._check(replica)
             self._rpc(replica, "take_weights", weights_path=folder)
             until = time.monotonic() + _DRAIN_S
-            while not replica.call("/reset_prefix_cache", {}, self._timeout_s)["success"]:
+            while not replica.ask("/reset_prefix_cache", {}, self._timeout_s, "success"):
                 if time.monotonic() > until:
                     raise ReplicaDown("it keeps its prefix cache, which was computed with older weights")
                 time.sleep(_PAUSE_S)
@@ -230,12 +233,20 @@ class ServerEngine(Engine):
                 f"the server at {replica.url} divides the model among {len(answer)} workers; for training, start one "
                 "server for each accelerator instead."
             )
-        return cast(Held, answer[0])
+        (held,) = answer
+        if not (isinstance(held, dict) and held.get("dtype") in _DTYPES and isinstance(held.get("weights"), dict)):
+            raise EngineError(
+                f"the server at {replica.url} does not tell which weights it holds; install the trainer's version of "
+                "this package where it runs."
+            )
+        return cast(Held, held)
 
     def _rpc(self, replica: Replica, method: str, **kwargs: str) -> list[Any]:
         """Call a method of a server's workers."""
-        answer = replica.call("/collective_rpc", {"method": method, "kwargs": kwargs}, self._timeout_s)
-        return list(answer["results"])
+        results = replica.ask("/collective_rpc", {"method": method, "kwargs": kwargs}, self._timeout_s, "results")
+        if not isinstance(results, list):
+            raise ReplicaDown(f"its workers' results are {results!r}")
+        return results
 
     def _made_weights_dir(self) -> Path:
         path = Path(self._weights_dir).expanduser().resolve()

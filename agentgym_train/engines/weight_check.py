@@ -71,7 +71,7 @@ def check_held(weights: Iterable[tuple[str, Tensor]], held: Held, engine: str) -
     unseen = set(held["weights"])
     for name, value in weights:
         unseen.discard(name)
-        if name not in held["weights"]:
+        if not held["weights"].get(name):
             raise EngineError(
                 f"{engine} knows of no weight {name}, so it cannot be checked that it samples with the trained "
                 "weights: models of this architecture are sampled from with engine.kind=hf."

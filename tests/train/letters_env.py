@@ -106,6 +106,13 @@ class UnsoundEnv(LettersEnv):
         return outcome._replace(score=math.nan) if self._task.id == "letters_0" else outcome
 
 
+class BlockedEnv(LettersEnv):
+    """No task of it begins."""
+
+    def _begin(self, task: Task, rng: random.Random, init: Mapping[str, Any] | None) -> Start:
+        raise LookupError("the simulator has gone out")
+
+
 class HopelessEnv(LettersEnv):
     """No reply is worth anything."""
 
@@ -115,7 +122,14 @@ class HopelessEnv(LettersEnv):
 
 LETTERS_ID, SLOW_ID = "Toy/Letters-v0", "Toy/SlowLetters-v0"
 UNSOUND_ID, HOPELESS_ID = "Toy/UnsoundLetters-v0", "Toy/HopelessLetters-v0"
-_KINDS = {LETTERS_ID: LettersEnv, SLOW_ID: SlowEnv, UNSOUND_ID: UnsoundEnv, HOPELESS_ID: HopelessEnv}
+BLOCKED_ID = "Toy/BlockedLetters-v0"
+_KINDS = {
+    LETTERS_ID: LettersEnv,
+    SLOW_ID: SlowEnv,
+    UNSOUND_ID: UnsoundEnv,
+    HOPELESS_ID: HopelessEnv,
+    BLOCKED_ID: BlockedEnv,
+}
 for _id, _kind in _KINDS.items():
     if _id not in registry:
         register(id=_id, entry_point=f"{__name__}:{_kind.__name__}", max_episode_steps=20)

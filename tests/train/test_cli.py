@@ -5,6 +5,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from agentgym_train.cli import main
 from agentgym_train.config import load_recipe, recipe_names
 from agentgym_train.config_kinds import KINDS
 from agentgym_train.models import load_tokenizer
+from agentgym_train.terminal import Terminal
 from tests.train.conftest import CHATML
-from tests.train.letters_env import LETTERS_ID
+from tests.train.letters_env import BLOCKED_ID, LETTERS_ID
 from tests.train.test_chat import NO_SYSTEM, STRIPS_THOUGHTS
 
 SMALL = {
@@ -123,6 +126,12 @@ def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: py
         ("--evaluate.temperature -1", r"evaluate\.temperature=-1\.0 is not accepted; give at least 0"),
         ("--optimiser.lr -1", r"optimiser\.lr=-1\.0 is not accepted; give more than 0"),
         ("--optimiser.lr nan", r"optimiser\.lr=nan is not accepted; give more than 0"),
+        ("--optimiser.lr inf", r"optimiser\.lr=inf is not accepted; give more than 0, but finite"),
+        ("--rollout.temperature inf", r"rollout\.temperature=inf is not accepted; give more than 0, but finite"),
+        (
+            f"--env.id {BLOCKED_ID}",
+            r"env: Toy/BlockedLetters-v0 cannot begin its task letters_\d+: LookupError: .*gone out",
+        ),
         ("--optimiser.betas 0.9 1", r"optimiser\.betas\[1\]=1\.0 is not accepted"),
         ("--algorithm.clip-low 2", r"algorithm\.clip_low=2\.0 is not accepted; give more than 0 and at most 1"),
         ("--algorithm.kl-coef -0.1", r"algorithm\.kl_coef=-0\.1 is not accepted; give at least 0"),
@@ -340,3 +349,33 @@ def test_the_report_command(recipe: Path, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "run" / "report.html").unlink()
     assert main(["report", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_ctrl_c_while_pytorch_is_imported_is_one_line(tmp_path: Path) -> None:
+    program = f"""
+import signal, sys
+from agentgym_train.cli import main
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.exit(main(["train", "--run-dir", {str(tmp_path / "run")!r}]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (130, "stopped\n")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("wait", "lines"), [(0.0, ["evaluation: 1 of 3", "evaluation: 2 of 3"]), (3600.0, [])])
+def test_a_log_tells_now_and_then_how_far_long_work_is(
+    wait: float, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentgym_train.terminal._TELL_EVERY_S", wait)
+    with Terminal().bar("evaluation", 3) as advance:
+        for _ in range(3):
+            advance()
+    assert [line.partition(" after ")[0] for line in capsys.readouterr().out.splitlines()] == lines

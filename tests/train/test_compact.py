@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -124,6 +127,23 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_make(
         assert compact_command(arguments) == 1
         assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "deep" / "model"
+    command = [sys.executable, "-m", "agentgym_train.cli", "compact", "--env", ENV, "--out", str(out)]
+    small = ["--oracle-episodes", "4", "--hidden-size", "32", "--layers", "1"]
+    process = subprocess.Popen([*command, *small], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun to learn
+    (partial,) = out.parent.iterdir()
+    assert partial.name.startswith(".model-")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, list(out.parent.iterdir())) == (128 + number, [])
+    assert errors.splitlines()[-1] == "stopped; no model was written"
+    assert "Traceback" not in errors
 
 
 def test_the_first_heads_begin_by_looking_at_the_token_before() -> None:

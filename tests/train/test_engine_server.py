@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agentgym_train.engines import EngineConfig, EngineError, Request, make_engine
 from agentgym_train.engines.replica import Replica
 from agentgym_train.engines.server import ServerEngine
+from agentgym_train.engines.weight_check import check_held
+from agentgym_train.lora import plain_weights
 from agentgym_train.models import load_model, load_tokenizer
 from tests.train.conftest import train_tokenizer
 from tests.train.vllm_models import CONTEXTS, change, difference, needs_vllm, save_model
@@ -261,6 +264,9 @@ class Foreign:
                 self._send(foreign.change(self.path, asked, foreign.completion(asked)))
 
             def _send(self, answer: Any) -> None:
+                if callable(answer):
+                    answer(self)
+                    return
                 status, body = answer if isinstance(answer, tuple) else (200, answer)
                 data = json.dumps(body).encode()
                 self.send_response(status)
@@ -384,6 +390,16 @@ def test_log_probabilities_that_are_missing_or_not_finite_are_an_error(
         ({"finish_reason": "abort"}, r"another reason \(abort\)"),
         ({"finish_reason": "stop"}, r"another reason \(stop\)"),
         ({"token_ids": []}, "0 tokens with 8"),
+        ({"token_ids": 5}, "something else than a completion"),
+        ({"token_ids": [None] * 8}, "token ids that are none"),
+        ({"token_ids": [5.5] * 8}, "token ids that are none"),
+        ({"token_ids": [-1] * 8}, "token ids that are none"),
+        ({"logprobs": [-0.1] * 8}, "something else than a completion"),
+        ({"logprobs": {"token_logprobs": [0.5] * 8}}, r"above 0, such as 0\.5"),
+        ({"token_ids": [5, 2, 5, 5, 5, 5, 5, 5]}, "goes on behind a stop token"),
+        ({"token_ids": [5, 2, 5, 5, 5, 5, 5, 2], "finish_reason": "stop"}, "goes on behind a stop token"),
+        ({"token_ids": [5] * 3, "logprobs": {"token_logprobs": [-0.1] * 3}}, "cut a reply after 3 tokens instead of 8"),
+        ({"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-0.1] * 9}}, "after 9 tokens instead of 8"),
     ],
 )
 def test_an_answer_to_something_else_is_an_error(
@@ -396,21 +412,120 @@ def test_an_answer_to_something_else_is_an_error(
         connect(serve(later), weights_dir="").generate(ask(2), 1.0)
 
 
-def test_a_failure_that_passes_is_survived(serve: Callable[..., str], connect: Callable[..., ServerEngine]) -> None:
+def cut(handler: BaseHTTPRequestHandler) -> None:
+    """Answer a part of what is announced."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices"')
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ((503, {"error": {"message": "busy"}}), "it answers 503 busy"),
+        ((429, {"error": {"message": "slower"}}), "it answers 429 slower"),
+        (cut, r"IncompleteRead\(10 bytes read, 990 more expected\)"),
+    ],
+)
+def test_a_failure_that_passes_is_survived(
+    serve: Callable[..., str], connect: Callable[..., ServerEngine], failure: Any, told: str
+) -> None:
     left = [2]
 
     def flaky(path: str, asked: Answer, answer: Answer) -> Any:
         if asked["max_tokens"] > 1 and left[0]:
             left[0] -= 1
-            return 503, {"error": {"message": "busy"}}
+            return failure
         return answer
 
     engine = connect(serve(flaky), weights_dir="")
     assert engine.generate(ask(1), 1.0)[0].tokens == [5] * 8
     assert not left[0]
     left[0] = 99
-    with pytest.raises(EngineError, match=r"no server is left \(http://.*: it answers 503 busy\)"):
+    with pytest.raises(EngineError, match=rf"no server is left \(http://.*: {told}\)"):
         engine.generate(ask(1), 1.0)
+
+
+@pytest.mark.parametrize("part", ["header", "body"])
+def test_an_answer_that_never_ends_is_given_up(
+    serve: Callable[..., str], connect: Callable[..., ServerEngine], part: str
+) -> None:
+    over = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        piece = b"X" if part == "header" else b" "  # each long before the limit
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"" if part == "header" else b"\r\n"))
+        try:
+            while not over.wait(0.1):
+                handler.wfile.write(piece)
+                handler.wfile.flush()
+        except OSError:
+            pass
+
+    engine = connect(serve(lambda path, asked, answer: trickle if asked["max_tokens"] > 1 else answer), weights_dir="")
+    engine._timeout_s = 0.5
+    try:
+        engine.submit(ask(1), 1.0)
+        with pytest.raises(EngineError, match=r"no answer within 0\.5 s"):
+            engine.collect(20.0)
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        (None, "workers' results are None"),
+        ([{"weights": {}}], "does not tell which weights it holds"),
+        ([{"dtype": "load", "weights": {}}], "does not tell which weights it holds"),
+    ],
+)
+def test_workers_that_tell_nothing_of_their_weights_are_refused(
+    serve: Callable[..., str], connect: Callable[..., ServerEngine], results: Any, message: str
+) -> None:
+    url = serve(lambda path, asked, answer: {"results": results} if path == "/collective_rpc" else answer)
+    with pytest.raises(EngineError, match=message):
+        connect(url)
+
+
+def test_closing_ends_an_update_that_a_server_does_not_answer(
+    serve: Callable[..., str], connect: Callable[..., ServerEngine], model: PreTrainedModel
+) -> None:
+    asked_for, over = threading.Event(), threading.Event()
+
+    def hang(handler: BaseHTTPRequestHandler) -> None:
+        asked_for.set()
+        over.wait(60)
+
+    def change(path: str, asked: Answer, answer: Answer) -> Any:
+        if path != "/collective_rpc":
+            return answer
+        return hang if asked["method"] == "take_weights" else {"results": [{"dtype": "float32", "weights": {}}]}
+
+    engine = connect(serve(change), timeout_s=300.0)
+
+    def run() -> None:
+        with suppress(EngineError):
+            engine.update_weights(model)
+
+    update = threading.Thread(target=run, daemon=True)
+    update.start()
+    try:
+        assert asked_for.wait(20)
+        closing = threading.Thread(target=engine.close, daemon=True)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+    finally:
+        over.set()
+        update.join(20)
+
+
+def test_a_weight_of_which_nothing_is_told_is_no_match(model: PreTrainedModel) -> None:
+    held: Any = {"dtype": "float32", "weights": {name: [] for name, _ in plain_weights(model)}}
+    with pytest.raises(EngineError, match="knows of no weight"):
+        check_held(plain_weights(model), held, "server")
 
 
 def test_a_server_that_takes_no_weights_is_refused(

@@ -51,6 +51,7 @@ def test_rounds_raise_the_score_of_exploration(tiny_path: Path, tmp_path: Path) 
     episodes = rows_of(run, "explore", "trajectories.jsonl")
     assert sum(episode["score"] >= 0.1 for episode in episodes) == summary["kept"]
     assert {episode["task"] for episode in episodes} <= {"letters_0", "letters_1", "letters_2"}  # not the held-out one
+    assert [row["step"] for row in rows_of(run, "eval")] == [0, 4]  # counted by steps of exploring
     learned = [row["round"] for row in rows_of(run, "learn")]
     assert 0 < learned.count(1) < learned.count(2)  # each round learns from all before it
 

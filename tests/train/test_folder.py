@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from agentgym_train.config import from_dict
 from agentgym_train.loop import train
 from agentgym_train.watchdog import Watchdog
-from tests.train.test_runs import ROOT, assert_same_run, rows_of, settings, steps_of
+from tests.train.test_runs import LETTERS, ROOT, assert_same_run, rows_of, settings, steps_of
 
 QUICK: dict[str, Any] = {
     "steps": 3,
@@ -25,10 +25,12 @@ QUICK: dict[str, Any] = {
 }
 
 
-def limited(run: Path, arguments: list[str], largest_file: int) -> subprocess.CompletedProcess[str]:
-    """Train in a process whose files cannot grow beyond a size, as on a disk that is full."""
+def limited(
+    run: Path, arguments: list[str], largest_file: int, command: str = "train"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process whose files cannot grow beyond a size, as on a disk that is full."""
     return subprocess.run(
-        [sys.executable, "-m", "agentgym_train.cli", "train", *arguments],
+        [sys.executable, "-m", "agentgym_train.cli", command, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -55,6 +57,17 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_goes_on_when_there_is_space(t
     assert again.returncode == 0, again.stderr
     assert steps_of(run) == [0, 1, 2]
     assert_same_run(run, expected)
+
+
+def test_logs_that_cannot_grow_end_a_run_in_one_line(tiny_path: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--model.path", str(tiny_path), "--env.id", LETTERS, "--evaluate.samples", "8"]
+    ended = limited(run, ["--run-dir", str(run), *options], 8 << 10, "eval")
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert f"error: {run} cannot be written to" in ended.stderr
+    again = limited(run, ["--resume", str(run)], 8 << 20, "eval")
+    assert again.returncode == 0, again.stderr
 
 
 def test_the_model_of_the_best_evaluation_is_kept(tiny_path: Path, tmp_path: Path) -> None:

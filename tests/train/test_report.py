@@ -488,12 +488,32 @@ def test_a_run_without_any_update_says_so(tmp_path: Path) -> None:
 
     going = make_run(tmp_path / "going", steps=5, names=())
     change_training_rows(going, lambda row: row.update({"groups/zero_variance": 4}))
+    assert "never updated" not in read_page(write_report(going)).text  # as with ppo, which learns from such groups
+    change_training_rows(going, lambda row: row.pop("loss"))
     assert "never updated so far: in all 5 training steps" in read_page(write_report(going)).text
     change_training_rows(going, lambda row: row.update({"groups/zero_variance": 4 if row["step"] else 3}))
     assert "never updated" not in read_page(write_report(going)).text
 
     # Before the first step there is nothing to warn of.
     assert "never updated" not in read_page(write_report(make_run(tmp_path / "new", steps=0, names=()))).text
+
+
+def test_a_run_over_several_scenarios_names_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, names=())
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["tasks"] = [{"id": "AgentGym/SciWorld-v0"}, {"id": "AgentGym/BabyAI-v0"}]
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert (
+        "AgentGym/SciWorld-v0, AgentGym/BabyAI-v0 \N{MIDDLE DOT} training report" in read_page(write_report(run)).text
+    )
+
+
+def test_exploring_is_shown_like_training(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", names=("before",))
+    change_training_rows(run, lambda row: row.update(phase="explore"))
+    page = read_page(write_report(run)).text
+    assert "Turns per episode" in page
+    assert "Groups without variance" not in page
 
 
 def test_time_of_a_run_without_summary_counts_what_the_log_tells(tmp_path: Path) -> None:

@@ -582,6 +582,10 @@ def test_several_scenarios_share_a_run(tiny_path: Path, tmp_path: Path) -> None:
     [
         ([{"id": LETTERS}, {"id": LETTERS}], r"tasks\[1\] is called 'Toy/Letters' like tasks\[0\]"),
         ([{"id": LETTERS, "weight": 0}], r"tasks\[0\].weight=0"),
+        (
+            [{"id": LETTERS, "weight": 1e308}, {"id": LETTERS, "name": "second", "weight": 1e308}],
+            r"tasks: the weights are too large to be added up",
+        ),
         ([{"id": LETTERS, "horizon": {"kind": "linear"}}], r"tasks\[0\].horizon="),
         ([{"id": LETTERS, "subsets": ["Digits"]}], r"tasks\[0\].subsets: "),
     ],

@@ -188,12 +188,32 @@ def test_a_runs_own_successes_are_imitated_and_held_out_tasks_are_not(
         ('{"text": "a"}', "line 1 has text; accepted are messages, a list"),
         ('{"messages": [{"role": "tool", "content": "a"}]}', r"message 1: role 'tool' .* system, user and assistant"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "line 1 has no assistant message that is trained on"),
+        ('{"messages": [{"role": ["user"], "content": "a"}]}', r"message 1: role \['user'\] with content"),
+        (
+            '{"messages": [{"role": "user", "content": "\\ud800"}, {"role": "assistant", "content": "a"}]}',
+            "line 1 holds half of a surrogate pair",
+        ),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": "no"}]}',
+            "message 2: 'no' does not say whether it is trained on; give true or false",
+        ),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": 0}]}',
+            "line 1 has no assistant message that is trained on",
+        ),
         (
             '{"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]}',
             "the roles are assistant, user; accepted is a system message or none, then user and assistant in turn",
         ),
         ('{"turns": [], "prompt": "a", "end": ""}', "no episodes to train on; 1 left out: episodes that ended in an"),
         ('{"turns": [{"reply": "a"}], "prompt": "a"}', "line 1 is no whole episode of a run .*instruction"),
+        ('{"turns": [{}], "prompt": "a", "task": ["a"]}', "line 1 is no whole episode of a run .*instruction"),
+        ('{"turns": [{}], "prompt": "a", "trials": "2"}', "1 left out: episodes of several trials"),
+        (
+            '{"instruction": "a", "prompt": "a", "task": "a", "seed": 0, "sample": 0, "success": true, "score": NaN, '
+            '"turns": [{"reply": "a", "observation": "b", "finish": "stop"}]}',
+            "line 1 is no whole episode of a run .*score nan",
+        ),
     ],
 )
 def test_files_that_cannot_be_learned_from_are_refused(
@@ -225,6 +245,12 @@ def test_an_empty_system_message_is_none(chat: Chat) -> None:
         for messages in (talk_only, with_system)
     )
     assert one.tokens == other.tokens
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "talks.jsonl"
+    file.write_text(json.dumps({"text": "a"}), encoding="utf-8-sig")
+    assert [record.data for record in read_records(str(file), "data.path")] == [{"text": "a"}]
 
 
 def test_texts_may_hold_ends_of_lines_of_other_kinds(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ class _Bounds(NamedTuple):
     least: float
     included: bool = True
     largest: float = math.inf
+    finite: bool = True
 
 
 _AT_LEAST_0, _AT_LEAST_1, _ABOVE_0 = _Bounds(0), _Bounds(1), _Bounds(0, included=False)
 _SCORE = _Bounds(0, largest=1)
+_LIMIT = _Bounds(0, included=False, finite=False)  # an infinite one leaves out what it limits
 
 # Of all kinds of run; each has some of them.
 _NUMBERS = {
@@ -60,13 +62,13 @@ _NUMBERS = {
     "optimiser.warmup_steps": _AT_LEAST_0,
     "optimiser.betas": _Bounds(0, largest=1 - 1e-9),
     "optimiser.weight_decay": _AT_LEAST_0,
-    "optimiser.max_grad_norm": _ABOVE_0,
+    "optimiser.max_grad_norm": _LIMIT,
     "optimiser.token_budget": _AT_LEAST_1,
     "algorithm.epochs": _AT_LEAST_1,
     "algorithm.clip_low": _Bounds(0, included=False, largest=1),
-    "algorithm.clip_high": _ABOVE_0,
-    "algorithm.importance_cap": _ABOVE_0,
-    "algorithm.engine_tolerance": _ABOVE_0,
+    "algorithm.clip_high": _LIMIT,
+    "algorithm.importance_cap": _LIMIT,
+    "algorithm.engine_tolerance": _LIMIT,
     "algorithm.kl_coef": _AT_LEAST_0,
     "algorithm.resample_rounds": _AT_LEAST_0,
     "algorithm.discount": _Bounds(0, included=False, largest=1),
@@ -77,14 +79,6 @@ _NUMBERS = {
     "evaluate.horizon": _AT_LEAST_1,
     "evaluate.temperature": _AT_LEAST_0,
     "evaluate.every": _AT_LEAST_0,
-}
-
-# An infinite one leaves out what it limits.
-_LIMITS = {
-    "algorithm.clip_high",
-    "algorithm.importance_cap",
-    "algorithm.engine_tolerance",
-    "optimiser.max_grad_norm",
 }
 
 
@@ -136,8 +130,8 @@ def _look_up(config: RunConfig, name: str) -> Any:
 
 
 def _check_number(name: str, number: float, bounds: _Bounds) -> None:
-    least, included, largest = bounds
-    endless = math.isinf(number) and name not in _LIMITS
+    least, included, largest, finite = bounds
+    endless = finite and math.isinf(number)
     if endless or not (least <= number <= largest if included else least < number <= largest):
         above = "at least" if included else "more than"
         below = f" and at most {largest:g}" if math.isfinite(largest) else ", but finite" if endless else ""

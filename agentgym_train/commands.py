@@ -249,10 +249,15 @@ def _run(config: RunConfig, resume: bool) -> int:
     _say_result(summary, terminal)
     try:
         report = write_report(Path(config.run_dir))
-    except (KeyboardInterrupt, OSError) as error:
-        reason = f"the report cannot be written ({error})" if isinstance(error, OSError) else "stopped"
-        say_error(f"{reason}; the run is finished. Write its report with: agentgym report {config.run_dir}")
-        return 1 if isinstance(error, OSError) else 130
+    except KeyboardInterrupt:
+        say_error(f"stopped; the run is finished. Write its report with: agentgym report {config.run_dir}")
+        return 130
+    except OSError as error:
+        say_error(
+            f"error: the report cannot be written ({error}); the run is finished. Write its report with: agentgym "
+            f"report {config.run_dir}"
+        )
+        return 1
     terminal.say(f"report: {report}")
     return 0
 

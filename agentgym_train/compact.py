@@ -9,18 +9,16 @@ import hashlib
 import json
 import math
 import shutil
-import signal
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 import tyro
 
 from agentgym_envs.cache import build_once, cache_dir, make_folder
 from agentgym_train.config import ConfigError
+from agentgym_train.stop import StoppedAtOnce, signals_stop_at_once
 from agentgym_train.terminal import Terminal, say_error
 
 HEAD_SIZE = 32
@@ -109,40 +107,17 @@ def compact_command(arguments: list[str]) -> int:
     config = tyro.cli(CompactConfig, prog="agentgym compact", args=arguments)
     terminal = Terminal()
     try:
-        with _signals_raise():
+        with signals_stop_at_once():
             folder = _write_out(config, terminal.say) if config.out else compact_path(config, terminal.say)
     except (ValueError, TimeoutError) as error:
         say_error(f"error: {error}")
         return 1
-    except _Stopped as stop:
+    except StoppedAtOnce as stop:
         say_error("stopped; no model was written")
         return stop.exit_code
     terminal.say(f"model: {folder}")
     terminal.say(f"train it with: agentgym train --env.id {config.env} --model.path {folder}")
     return 0
-
-
-class _Stopped(BaseException):
-    """Ctrl-C or SIGTERM."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.exit_code = 128 + signal_number
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Raise `_Stopped` at Ctrl-C or SIGTERM, wherever the work stands: half a model is removed, not kept."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise _Stopped(number)
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _write_out(config: CompactConfig, say: Callable[[str], None]) -> Path:

@@ -1,10 +1,11 @@
-"""Stopping a run cleanly on Ctrl-C and SIGTERM."""
+"""Stopping cleanly on Ctrl-C and SIGTERM: a run between two pieces of work, other work at once."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 
@@ -53,3 +54,27 @@ class StopSignals:
         # reader: in `agentgym train ... 2>&1 | tee log`, Ctrl-C ends `tee` too.
         with suppress(OSError):
             os.write(2, text.encode())
+
+
+class StoppedAtOnce(BaseException):
+    """The user or the system asked to stop; raised wherever the work stands, so what is half done must be removed."""
+
+    def __init__(self, signal_number: int) -> None:
+        """Remember which signal asked."""
+        super().__init__(signal.Signals(signal_number).name)
+        self.exit_code = 128 + signal_number
+
+
+@contextmanager
+def signals_stop_at_once() -> Iterator[None]:
+    """While entered, SIGINT and SIGTERM raise `StoppedAtOnce`: for work that nothing is to be kept of."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise StoppedAtOnce(number)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -31,7 +31,7 @@ SIMPLIFICATIONS = (_TELEPORT, "selfWateringFlowerPots", "openContainers", "openD
 # Measured alive: 12 to 28 MB in a world, the largest in Genetics. One more is there to try things out in, and with
 # less room for garbage a reset would be mostly its collection.
 _HEAP_MB, _HEAP_MB_PER_ENV = 96, 28
-_CODE_MB_PER_ENV, _CODE_MB_MOST = 24, 240  # each world compiles its own classes; 240 is Java's own limit
+_CODE_MB_PER_ENV, _CODE_MB_MOST = 24, 240  # each world compiles its own classes; 240 is Java's default
 _MOST_SECONDS = 86_400  # a day; sockets take no infinite limit
 
 

@@ -231,7 +231,7 @@ class Simulator:
         self._routes: Ref = java.call(singleton("scienceworld.goldagent.PathFinder"), "precomputedExhaustivePaths")
         self._random: Ref = java.call(singleton("scala.util.Random"), "self")
         # What is in a thing, as the simulator itself keeps it; its public method returns a copy.
-        thing = java.call(loader, "loadClass", f"{THINGS}")
+        thing = java.call(loader, "loadClass", THINGS)
         self._contents: Ref = java.call(thing, "getDeclaredField", "containedObjects")
         java.call(self._contents, "setAccessible", True)
         java.release(thing)
@@ -328,9 +328,9 @@ class Simulator:
         actions = java.call(agent, "actionHistory")
         size = java.call(actions, "size")
         new = java.call(actions, "slice", self._actions_seen, size)
-        names = java.call(new, "mkString", "\n").split("\n")
+        names = java.call(new, "mkString", "\n").splitlines()
         gaps = [self._actions_seen + at for at, name in enumerate(names) if not name.startswith(_ACTIONS_OF_GOALS)]
-        java.each(actions, "update", *((position, None) for position in gaps if position < size))
+        java.each(actions, "update", *((position, None) for position in gaps))
         self._actions_seen = size
         java.release(actions, new, agent)
 

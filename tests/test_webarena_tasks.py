@@ -146,6 +146,39 @@ def test_rules_name_lines_and_not_parts_of_them() -> None:
     assert oracle.next_action([{"see": [], "do": "click [{link 'C'}]"}], view) is None
 
 
+def test_rules_read_tables_and_lists_row_by_row() -> None:
+    view = (
+        "[1] table\n  [2] row\n    [3] cell\n      [4] link 'Ada'\n    [5] cell\n    [6] cell '3'\n  [7] row\n"
+        "    [8] cell\n      [9] link 'Bob'\n    [10] cell\n    [11] cell '7'\n[12] StaticText 'Ada'\n[13] link 'Ada'\n"
+        "[14] StaticText '5'\n[15] StaticText '70'\n"
+    )
+    for see, seen in (
+        ("link 'Ada' + cell", True),
+        ("link 'Ada' + cell *", True),
+        ("link 'Ada' + cell '3'", False),
+        ("link 'Ada' + cell * + cell '3'", True),
+        ("link 'Ada' + cell * + cell '7'", False),  # which is in Bob's row
+        ("link 'Ada' » cell '7'", True),
+        ("link 'Bob' + cell * + cell '7'", True),
+        ("link 'Ada' + StaticText '5'", True),  # of the second, where the first has another
+        ("link 'Ada' + StaticText * + StaticText '70'", True),
+        ("link 'Bob' » link 'Ada' + StaticText '5'", True),
+        ("link 'Bob' + StaticText '5'", False),
+        ("link 'Ada' + StaticText '7'", False),
+        ("link 'Ada' + button", False),
+        ("row + cell + link 'Bob'", True),
+    ):
+        assert (oracle.next_action([{"see": [see], "do": "stop []"}], view) == "stop []") is seen, see
+    assert oracle.next_action([{"see": [], "do": "click [{link 'Ada' + StaticText '5'}]"}], view) == "click [14]"
+
+
+def test_a_name_that_reads_as_an_operator_is_refused() -> None:
+    template = Template("t", ("gitlab",), "{name}", given(), [click("link '{name}' + link 'View'")], url="/")
+    template.task({"name": "C++ and C"})
+    with pytest.raises(ValueError, match="operator"):
+        template.task({"name": "pens + paper"})
+
+
 def test_a_row_fills_the_slots_of_a_template() -> None:
     template = Template(
         "sold",

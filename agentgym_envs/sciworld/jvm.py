@@ -48,7 +48,9 @@ def flags(settings: Settings) -> list[str]:
         f"-Xms{2 * young}m",
         f"-Xmn{young}m",
         "-XX:MaxHeapFreeRatio=40",  # what a collection leaves free goes back to the system (see Simulator.trim)
-        # Otherwise it goes on to compile what is used once in a hundred episodes, and keeps all of it.
+        # It goes on for days to compile what is used once in a hundred episodes. What has not been used for a while
+        # is to go, which by default happens only where the space gets scarce.
+        "-XX:NmethodSweepActivity=1000",
         f"-XX:ReservedCodeCacheSize={settings.code_mb}m",
         "-XX:+IgnoreUnrecognizedVMOptions",  # the next one is of Java 17.0.9, 21.0.1 and later
         "-XX:TrimNativeHeapInterval=1000",  # in ms: what the compiler used goes back to the system

@@ -11,9 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-BELOW = " » "
+BELOW = "»"
+NEXT = "+"
 ANY = " *"
 _NAMED = re.compile(r"\[\{(.+?)\}\]")
+OPERATOR = re.compile(f" ([{BELOW}{NEXT}]) ")
+_ELEMENT = re.compile(r"^ *\[(\d+)\] (.+)$", re.MULTILINE)
 
 
 def next_action(plan: Sequence[Mapping[str, Any]], view: str) -> str | None:
@@ -21,9 +24,11 @@ def next_action(plan: Sequence[Mapping[str, Any]], view: str) -> str | None:
 
     Args:
         plan: Rules `{"see": [lines], "do": action}`. A line is the beginning of one, without its id:
-            `link 'Orders'`; in an action, `[{link 'Orders'}]` is its id. `cell '17' » link 'View'` is the first
-            such link below the first such cell, and `combobox *` one with any name. `URL: ...` is the line of the
-            address as a whole, and `tab '...'` the beginning of a tab's title.
+            `link 'Orders'`; in an action, `[{link 'Orders'}]` is its id. `heading 'Cart' » button 'Save'` is the
+            first such button anywhere below such a heading. `cell '17' + link 'View'` is one that is the next link
+            after such a cell, so that the two are in one row, whether or not the page has tables. `combobox *` is
+            one with any name or none. `URL: ...` is the line of the address as a whole, and `tab '...'` the
+            beginning of a tab's title.
         view: The page as the agent sees it, with the lines of its tabs and its address.
 
     Returns:
@@ -51,12 +56,28 @@ def _number(view: str, line: str) -> str | None:
     if line.startswith("tab '"):
         title = re.escape(line.removeprefix("tab ").removesuffix("'"))
         return "" if re.search(rf"(?:^|\| )Tab \d+(?: \(current\))?: {title}", view, re.MULTILINE) else None
-    start, number = 0, None
-    for part in line.split(BELOW):
-        role = part.removesuffix(ANY)
-        rest = "(?=$| )" if role != part else "(?=$| [a-z]+: )"
-        match = re.compile(rf"^ *\[(\d+)\] {re.escape(role)}{rest}", re.MULTILINE).search(view, start)
-        if match is None:
+    first, *more = OPERATOR.split(line)
+    steps = [(BELOW, _Kind(first)), *((more[place], _Kind(more[place + 1])) for place in range(0, len(more), 2))]
+    return _found(_ELEMENT.findall(view), steps)
+
+
+class _Kind:
+    """The elements whose lines begin so."""
+
+    def __init__(self, line: str) -> None:
+        name = line.removesuffix(ANY)
+        self.role = line.split(" ", 1)[0]
+        self.matches = re.compile(re.escape(name) + ("(?=$| )" if name != line else "(?=$| [a-z]+: )")).match
+
+
+def _found(elements: Sequence[tuple[str, str]], steps: Sequence[tuple[str, _Kind]]) -> str | None:
+    """Return the id of the first of the elements (id, line) that the last step can mean, the others before it."""
+    (operator, kind), *rest = steps
+    for place, (number, text) in enumerate(elements, start=1):
+        if kind.matches(text):
+            found = _found(elements[place:], rest) if rest else number
+            if found is not None or operator == NEXT:
+                return found
+        elif operator == NEXT and text.split(" ", 1)[0] == kind.role:
             return None
-        start, number = match.end(), match[1]
-    return number
+    return None

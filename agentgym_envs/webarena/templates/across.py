@@ -194,7 +194,7 @@ TEMPLATES = (
             *in_new_tab(
                 "reddit",
                 "#{id} (",
-                (gitlab.TICKET, "rowheader 'Owned by:' » link '{owner_name}'"),
+                (gitlab.TICKET, "rowheader 'Owned by:' + link '{owner_name}'"),
                 topic("Looking for help with ticket {id}", "{owner_name}"),
             ),
         ],
@@ -211,7 +211,7 @@ TEMPLATES = (
             *in_new_tab(
                 "gitlab",
                 "Commonroom — {forum}",
-                (reddit.FORUM, "link '{subject}' » StaticText '{views}'"),
+                (reddit.FORUM, "link '{subject}' + StaticText * + StaticText * + StaticText * + StaticText '{views}'"),
                 ticket("{subject}"),
             ),
         ],
@@ -240,7 +240,7 @@ TEMPLATES = (
             *in_new_tab(
                 "gitlab",
                 "{title} |",
-                (shopping.PRODUCT, "rowheader 'UPC' » cell '{upc}'"),
+                (shopping.PRODUCT, "rowheader 'UPC' + cell '{upc}'"),
                 ticket("New photograph of {upc}"),
             ),
         ],

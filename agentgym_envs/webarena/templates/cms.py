@@ -270,7 +270,7 @@ def of_order(name: str, intent: str, rows: Rows, line: str, answer: Fields, said
 
 def of_customer(name: str, intent: str, label: str, said: str, answer: Fields) -> Template:
     """Something that a customer's page says."""
-    seen = f"rowheader '{label}' » cell '{said}'"
+    seen = f"rowheader '{label}' + cell '{said}'"
     return Template(name, SITES, intent, lambda data: list(customers(data)), [*CUSTOMER, stop(said, seen)], answer)
 
 
@@ -279,7 +279,7 @@ def of_period(name: str, intent: str, label: str, said: str, answer: Fields) -> 
     plan = [
         *STATISTICS,
         *form({"textbox 'From:'": "{first}", "textbox 'To:'": "{last}"}, "button 'Filter result'"),
-        stop(said, "textbox 'From:' value: '{first}'", f"rowheader '{label}' » cell '{said}'"),
+        stop(said, "textbox 'From:' value: '{first}'", f"rowheader '{label}' + cell '{said}'"),
     ]
     return Template(name, SITES, intent, lambda data: list(months(data)), plan, answer)
 
@@ -293,7 +293,7 @@ def moderated(name: str, intent: str, choice: str, result: str) -> Template:
         *form({"combobox 'Status:'": "Requires moderation"}, "button 'Search'", "heading 'All reviews' level: 3"),
         # Where it no longer waits, it is looked for among those that have been decided about.
         *form({"combobox 'Status:'": choice, "textbox 'Customer name:'": "{who}"}, "button 'Search'", waits),
-        click("link '{product}' » button 'Actions'", waits),
+        click("link '{product}' + button 'Actions'", waits),
         click("link 'Edit'", waits),
         *pick("combobox 'Status:'", "StaticText 'Status:'", choice, "button 'Save'", "heading 'Review #{id}'"),
         stop("", decided, "link '{product}'"),
@@ -410,7 +410,7 @@ TEMPLATES = (
         SITES,
         'How many orders have the status "{status}"? Answer with the number.',
         statuses,
-        [*STATISTICS, stop("{count}", "link '{status}' » cell '{count}'")],
+        [*STATISTICS, stop("{count}", "link '{status}' + cell '{count}'")],
         number("{count}", "order"),
     ),
     Template(
@@ -442,7 +442,7 @@ TEMPLATES = (
         SITES,
         'What is the code of the coupon "{name}"?',
         coupons,
-        [*menu("Offers", "Coupons"), stop("{code}", "heading 'Coupons' level: 1", "link '{name}' » cell '{code}'")],
+        [*menu("Offers", "Coupons"), stop("{code}", "heading 'Coupons' level: 1", "link '{name}' + cell '{code}'")],
         text("{code}"),
     ),
     Template(

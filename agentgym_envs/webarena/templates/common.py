@@ -1,8 +1,9 @@
 """What a template of tasks is, and the few words that plans and evaluations are written with.
 
 A template's texts have slots, `{name}`, that each row of its data fills. Lines of pages stand in a plan as the
-agent sees them, without their ids: `click("link 'Milestone: {name}'")`; ` » ` between two lines is the first of the
-second kind below the first: `cell '{number}' » link 'View'`; `combobox *` is one with any name.
+agent sees them, without their ids: `click("link 'Milestone: {name}'")`. `link '{name}' + cell '{owner}'` is a cell that
+is the next one after such a link, as in a row of a table or a list; `heading 'Cart' » spinbutton` is the first one
+anywhere below such a heading; `combobox *` is one with any name or none (see `oracle`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from agentgym_envs.webarena.oracle import OPERATOR
 from agentgym_envs.webarena.page import quote
 from agentgym_envs.webarena.sites.accounts import PRIVILEGED
 from agentgym_envs.webarena.sites.interface import Tenant
@@ -124,7 +126,9 @@ def _rule(step: Step, row: Row) -> Fields:
 def _line(line: str, row: Row) -> str:
     """Fill the slots of a line, with what stands in quotes there quoted as pages show it."""
     parts = _QUOTED.split(line)
-    filled = (part.replace("\\'", "'").format(**row) for part in parts)
+    filled = [part.replace("\\'", "'").format(**row) for part in parts]
+    if any(OPERATOR.search(name) for name in filled[1::2]):
+        raise ValueError(f"{line}: a name with an operator of plans in it: {filled[1::2]}.")
     return "".join(quote(part) if number % 2 else part for number, part in enumerate(filled))
 
 

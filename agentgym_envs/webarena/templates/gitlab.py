@@ -343,7 +343,11 @@ TEMPLATES = (
         SITES,
         'How many active tickets does the milestone "{name}" have? Answer with the number.',
         milestones,
-        [click("link 'ROADMAP'"), stop("{open}", "link 'Milestone: {name}' » link 'active: {open}'")],
+        [
+            click("link 'ROADMAP'"),
+            click("link 'Milestone: {name}'"),
+            stop("{open}", "heading 'Milestone {name}' level: 1", "link 'active: {open}'"),
+        ],
         number("{open}", "ticket"),
     ),
     Template(
@@ -351,7 +355,7 @@ TEMPLATES = (
         SITES,
         'On which day is the milestone "{name}" due? Answer with the date as year-month-day.',
         milestones,
-        [click("link 'ROADMAP'"), stop("{day}", "link 'Milestone: {name}' » StaticText 'Due in'")],
+        [click("link 'ROADMAP'"), stop("{day}", "link 'Milestone: {name}' + StaticText 'Due in'")],
         date("{day}"),
     ),
     Template(
@@ -363,35 +367,35 @@ TEMPLATES = (
             click("link 'ROADMAP'"),
             click("checkbox 'Show completed milestones' checked: false"),
             click("button 'Update'", "checkbox 'Show completed milestones' checked: true"),
-            stop("{closed}", "link 'Milestone: {name}' » link 'closed: {closed}'"),
+            stop("{closed}", "link 'Milestone: {name}' + link * + link '{closed}/{closed} closed'"),
         ],
         number("{closed}", "ticket"),
     ),
     fact(
         "owner_of_ticket",
         "Who owns ticket #{id}? Answer with the full name.",
-        "rowheader 'Owned by:' » link '{owner_name}'",
+        "rowheader 'Owned by:' + link '{owner_name}'",
         "{owner_name}",
         owned,
     ),
     fact(
         "reporter_of_ticket",
         "Who reported ticket #{id}? Answer with the full name.",
-        "rowheader 'Reported by:' » link '{reporter_name}'",
+        "rowheader 'Reported by:' + link '{reporter_name}'",
         "{reporter_name}",
         owned,
     ),
     fact(
         "component_of_ticket",
         "Which component is ticket #{id} about? Answer with the component's name.",
-        "rowheader 'Component:' » link '{component}'",
+        "rowheader 'Component:' + link '{component}'",
         "{component}",
         lambda data: balanced(tickets(data), "component"),
     ),
     fact(
         "author_of_comment",
         "Who wrote comment 3 on ticket #{id}? Answer with the full name.",
-        "link 'comment:3' » StaticText 'by {who},'",
+        "link 'comment:3' + StaticText 'by {who},'",
         "{who}",
         comments,
     ),
@@ -415,7 +419,7 @@ TEMPLATES = (
         'On which day was the file "src/{file}" of the repository {repository} last changed on the branch main? '
         "Answer with the date as year-month-day.",
         files,
-        by_source(stop("{day}", "link '{file}' » link '{shown}'")),
+        by_source(stop("{day}", "link '{file}' + link * + link * + link * + link '{shown}'")),
         date("{day}"),
     ),
     Template(
@@ -424,7 +428,7 @@ TEMPLATES = (
         'Who last changed the file "src/{file}" of the repository {repository} on the branch main? '
         "Answer with the full name.",
         files,
-        by_source(stop("{author}", "link '{file}' » cell '{author}'")),
+        by_source(stop("{author}", "link '{file}' + cell * + cell * + cell * + cell '{author}'")),
         text("{author}"),
     ),
     Template(
@@ -437,7 +441,7 @@ TEMPLATES = (
             click("link 'BROWSE SOURCE'"),
             click("link '{repository}'", "heading 'Repository Index'"),
             click("link 'Revision Log'", "heading 'source: {repository}'"),
-            stop("{author}", "heading 'source: {repository}'", "cell '{author}' » link '#{ticket}'"),
+            stop("{author}", "heading 'source: {repository}'", "cell '{author}' + cell * + link '#{ticket}'"),
         ],
         text("{author}"),
     ),
@@ -446,7 +450,7 @@ TEMPLATES = (
         SITES,
         "Who is on call in week {week}, according to the on-call rota in the wiki? Answer with the full name.",
         weeks,
-        [click("link 'WIKI'"), click("link 'OnCallRota'"), stop("{who}", "cell '{week}' » cell '{who}'")],
+        [click("link 'WIKI'"), click("link 'OnCallRota'"), stop("{who}", "cell '{week}' + cell '{who}'")],
         text("{who}"),
     ),
     Template(
@@ -486,7 +490,7 @@ TEMPLATES = (
         SITES,
         'Which account owns the component "{name}"? Answer with the name of the account.',
         components,
-        admin("Components", stop("{owner}", "link '{name}' » cell '{owner}'")),
+        admin("Components", stop("{owner}", "link '{name}' + cell '{owner}'")),
         text("{owner}", also="{owner_name}"),
     ),
     Template(
@@ -494,7 +498,7 @@ TEMPLATES = (
         SITES,
         'On which day was the version "{name}" released? Answer with the date as year-month-day.',
         versions,
-        admin("Versions", stop("{day}", "link '{name}' » cell '{shown}'")),
+        admin("Versions", stop("{day}", "link '{name}' + cell '{shown}'")),
         date("{day}"),
     ),
     Template(
@@ -507,7 +511,7 @@ TEMPLATES = (
             click("link 'Index'", "heading 'Slipway' » link 'OnCallRota'"),
             click("link '{name}'", "heading 'Index'"),
             click("link 'History'", "URL: http://gitlab/wiki/{name}"),
-            stop("{who}", "heading 'Change History for {name}'", "link '{version}' » cell '{who}'"),
+            stop("{who}", "heading 'Change History for {name}'", "link '{version}' + cell * + cell '{who}'"),
         ],
         text("{who}"),
     ),
@@ -746,7 +750,7 @@ TEMPLATES = (
             *form(
                 {"textbox 'Name:'": "{name}", "textbox 'Owner:'": "{account}"}, "button 'Add'", "group 'Add Component:'"
             ),
-            stop("", "link '{name}' » cell '{account}'"),
+            stop("", "link '{name}' + cell '{account}'"),
         ),
         state=[state("gitlab", "components", "{all}")],
     ),
@@ -759,7 +763,7 @@ TEMPLATES = (
             "Components",
             click("link '{name}'", "heading 'Manage Components ({count})'"),
             *form({"textbox 'Owner:'": "{account}"}, "button 'Submit changes'", "textbox 'Name:' value: '{name}'"),
-            stop("", "link '{name}' » cell '{account}'"),
+            stop("", "link '{name}' + cell '{account}'"),
         ),
         state=[state("gitlab", "components", "{all}")],
     ),

@@ -38,10 +38,20 @@ _NOW = datetime.fromtimestamp(START, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def forums(data: Data) -> list[Row]:
-    """Forums and who wrote their latest posts."""
-    latest = {row["forum"]: row["account"] for row in data("reddit", "posts")}
-    return [row | {"latest": latest[row["name"]], "forum": row["name"], "path": f"/forum/{row['slug']}-{row['id']}"} for
-            row in data("reddit", "forums")]  # fmt: skip
+    """Forums, with the way to their pages."""
+    rows = data("reddit", "forums")
+    return [row | {"forum": row["name"], "path": f"/forum/{row['slug']}-{row['id']}"} for row in rows]
+
+
+def written_last(data: Data) -> Iterator[Row]:
+    """Forums with one latest post, and who wrote it."""
+    posts: dict[str, list[Row]] = {}
+    for post in data("reddit", "posts"):
+        posts.setdefault(post["forum"], []).append(post)
+    for row in forums(data):
+        *_, before, last = posts[row["name"]]
+        if before["created"] < last["created"]:  # of two at the same time the site may name either
+            yield row | {"latest": last["account"]}
 
 
 def topics(data: Data) -> list[Row]:
@@ -222,7 +232,7 @@ def of_starter(name: str, intent: str, line: str, said: str, answer: Fields) -> 
     """Something that the profile of the member says who started a topic."""
     plan = [
         *TO_FORUM,
-        click("link '{subject}' » link '{account}'", FORUM),
+        click("link '{subject}' + link '{account}'", FORUM),
         stop(said, "heading '{account} profile' level: 1", line),
     ]
     return Template(name, SITES, intent, topics, plan, answer)
@@ -253,7 +263,7 @@ TEMPLATES = (
         forums,
         [
             click("link 'Commonroom'"),
-            stop("{topics}", "link '{name}' » StaticText '{topics}'", "link 'Mark forums read'"),
+            stop("{topics}", "link '{name}' + StaticText * + StaticText '{topics}'", "link 'Mark forums read'"),
         ],
         number("{topics}", "topic"),
     ),
@@ -264,7 +274,11 @@ TEMPLATES = (
         forums,
         [
             click("link 'Commonroom'"),
-            stop("{posts}", "link '{name}' » StaticText '{posts}'", "link 'Mark forums read'"),
+            stop(
+                "{posts}",
+                "link '{name}' + StaticText * + StaticText * + StaticText '{posts}'",
+                "link 'Mark forums read'",
+            ),
         ],
         number("{posts}", "post"),
     ),
@@ -272,15 +286,18 @@ TEMPLATES = (
         "latest_post_of_forum",
         SITES,
         'Which member wrote the latest post in the forum "{name}"? Answer with the name of the account.',
-        forums,
-        [click("link 'Commonroom'"), stop("{latest}", "link '{name}' » link '{latest}'", "link 'Mark forums read'")],
+        written_last,
+        [
+            click("link 'Commonroom'"),
+            stop("{latest}", "link '{name}' + link * + link '{latest}'", "link 'Mark forums read'"),
+        ],
         text("{latest}"),
     ),
     in_forum(
         "author_of_topic",
         'Which member started the topic "{subject}" in the forum "{forum}"? Answer with the name of the account.',
         topics,
-        "link '{subject}' » link '{account}'",
+        "link '{subject}' + link '{account}'",
         "{account}",
         text("{account}"),
     ),
@@ -289,7 +306,7 @@ TEMPLATES = (
         'Which member wrote the last reply to the topic "{subject}" in the forum "{forum}"? '
         "Answer with the name of the account.",
         lambda data: [row for row in topics(data) if row["last"] != row["account"]],
-        "link '{subject}' » link '{last}'",
+        "link '{subject}' + link * + link '{last}'",
         "{last}",
         text("{last}"),
     ),
@@ -306,7 +323,7 @@ TEMPLATES = (
         "replies_to_topic",
         'How many replies does the topic "{subject}" in the forum "{forum}" have? Answer with the number.',
         lambda data: balanced((row for row in topics(data) if row["replies"] > 2), "replies"),
-        "link '{subject}' » StaticText '{replies}'",
+        "link '{subject}' + StaticText * + StaticText * + StaticText '{replies}'",
         "{replies}",
         number("{replies}", "reply"),
     ),
@@ -314,7 +331,7 @@ TEMPLATES = (
         "topic_with_most_replies",
         'Which topic of the forum "{forum}" has the most replies? Answer with its subject.',
         lambda data: list(leading(data, "replies")),
-        "link '{subject}' » StaticText '{replies}'",
+        "link '{subject}' + StaticText * + StaticText * + StaticText '{replies}'",
         "{subject}",
         text("{subject}"),
     ),
@@ -322,7 +339,7 @@ TEMPLATES = (
         "topic_with_most_views",
         'Which topic of the forum "{forum}" has been viewed most often? Answer with its subject.',
         lambda data: list(leading(data, "views", margin=20)),
-        "link '{subject}' » StaticText '{views}'",
+        "link '{subject}' + StaticText * + StaticText * + StaticText * + StaticText '{views}'",
         "{subject}",
         text("{subject}"),
     ),
@@ -330,7 +347,7 @@ TEMPLATES = (
         "posts_of_starter",
         'How many posts has the member written who started the topic "{subject}" in the forum "{forum}"? '
         "Answer with the number that the member's profile shows.",
-        "heading '{member_posts}' » StaticText 'Posts'",
+        "heading '{member_posts}' + StaticText 'Posts'",
         "{member_posts}",
         number("{member_posts}", "post"),
     ),
@@ -338,7 +355,7 @@ TEMPLATES = (
         "topics_of_starter",
         'How many topics has the member started who started the topic "{subject}" in the forum "{forum}"? '
         "Answer with the number that the member's profile shows.",
-        "heading '{member_topics}' » StaticText 'Topics'",
+        "heading '{member_topics}' + StaticText 'Topics'",
         "{member_topics}",
         number("{member_topics}", "topic"),
     ),
@@ -404,7 +421,7 @@ TEMPLATES = (
         lambda data: topics(data)[9:],
         [
             *TO_FORUM,
-            click("link '{subject}' » link '{account}'", FORUM),
+            click("link '{subject}' + link '{account}'", FORUM),
             stop("", "heading '{account} profile' level: 1"),
         ],
         url="/member/profile/{member}",

@@ -324,7 +324,7 @@ CART = [
     click("button 'Add to cart'", PRODUCT),
     click("button 'View cart'", "StaticText 'Cart total: {dollars}'"),
 ]
-IN_CART = "columnheader 'Cart total' » columnheader '{dollars}'"
+IN_CART = "columnheader 'Cart total' + columnheader '{dollars}'"
 CHECKOUT = [
     click("link 'Proceed to checkout'", "heading 'Cart' level: 1"),
     click("button 'Ship to your default shipping address'"),
@@ -351,7 +351,7 @@ def customer(
 def fact(name: str, intent: str, label: str, answer: Fields, rows: Rows = products) -> Template:
     """Something that a product's page says in its table."""
     value = answer["value"]
-    shown = stop(value, PRODUCT, f"rowheader '{label}' » cell '{value}'")
+    shown = stop(value, PRODUCT, f"rowheader '{label}' + cell '{value}'")
     return customer(name, intent, rows, [*FIND, shown], answer)
 
 
@@ -453,14 +453,14 @@ TEMPLATES = (
         "total_of_latest_order",
         "What is the total of my latest order? Answer with the amount in dollars.",
         latest_orders,
-        [*ORDERS, stop("{dollars}", "heading 'All orders'", "link '{number}' » cell '{dollars}'")],
+        [*ORDERS, stop("{dollars}", "heading 'All orders'", "link '{number}' + cell * + cell '{dollars}'")],
         money("{total}"),
     ),
     customer(
         "status_of_my_order",
         "What is the status of my order {number}? Answer with one word.",
         lambda data: balanced(orders(data), "status"),
-        [*ORDER, stop("{status}", "heading 'Order #{number}'", "heading 'Status' » StaticText '{status}'")],
+        [*ORDER, stop("{status}", "heading 'Order #{number}'", "heading 'Status' + StaticText '{status}'")],
         text("{status}"),
     ),
     customer(
@@ -732,7 +732,7 @@ TEMPLATES = (
             click("link 'Account'"),
             click("link 'Edit profile'"),
             *form({"textbox 'Last name'": "{new}"}, "button 'Save'", "heading 'Edit Profile'"),
-            stop("", "rowheader 'Name' » cell '{first_name} {new}'"),
+            stop("", "rowheader 'Name' + cell '{first_name} {new}'"),
         ],
         state=[
             rows_are(

@@ -13,7 +13,7 @@ from agentgym_train.memory import give_back
 from agentgym_train.metrics import episode_metrics, per_scenario
 from agentgym_train.models import load_model
 from agentgym_train.run import TrainingRun, drive
-from agentgym_train.run_folder import load_state
+from agentgym_train.run_folder import Phase, load_state
 from agentgym_train.supervised import Batches, imitate, play_oracle, warm_up
 from agentgym_train.task_pools import draw, episode_seed, shares
 from agentgym_train.terminal import Terminal
@@ -105,9 +105,10 @@ class Evol(TrainingRun):
         with self.timed("update"):
             numbers = imitate(self, step, [examples[place] for place in batches.at(step)], lr)
         seconds = self.seconds["update"]
-        row = {"step": step, "phase": "learn", "round": number + 1, "time": time.time(), **numbers}
+        total = self.folder.progress.learned + step  # numbered through, as those of exploring are
+        row = {"step": total, "phase": "learn", "round": number + 1, "time": time.time(), **numbers}
         self.folder.log({**row, "seconds/update": seconds})
-        self.terminal.step({**row, "seconds/update": seconds}, len(batches))
+        self.terminal.step({**row, "step": step, "seconds/update": seconds}, len(batches))
 
     def states(self) -> dict[str, dict[str, Any]]:
         """State dictionaries of a checkpoint: the optimiser's and what was kept."""
@@ -136,7 +137,7 @@ class Evol(TrainingRun):
     def _play_oracle(self) -> list[Trajectory]:
         return [one for scenario in self.scenarios for one in play_oracle(self, scenario, scenario.pools.warm_start)]
 
-    def _begin(self, phase: str) -> None:
+    def _begin(self, phase: Phase) -> None:
         """Begin exploring, or learning: with a fresh optimiser, and perhaps from the base model again."""
         progress, policy = self.folder.progress, self.policy
         if phase == "learn" and self.config.learn.start == "base" and len(self._batches()):
@@ -154,7 +155,7 @@ class Evol(TrainingRun):
     def _end_round(self) -> None:
         """Say what the round has come to, and evaluate where that is asked for."""
         config, progress = self.config, self.folder.progress
-        progress.round += 1
+        progress.round, progress.learned = progress.round + 1, progress.learned + progress.step
         self._begin("explore")
         every, number = config.evaluate.every, progress.round
         if every and number % every == 0 and number < config.rounds:

@@ -100,6 +100,8 @@ def build(kind: Any, value: Any, where: str, default: Any = None) -> Any:
         if len(kinds) != len(value):
             raise ConfigError(f"{where} takes {len(kinds)} values, not {value!r}.")
         return tuple(build(kind, entry, where) for kind, entry in zip(kinds, value, strict=True))
+    if origin is list and isinstance(value, list):
+        return [build(args[0], entry, where) for entry in value]
     if origin is dict and isinstance(value, dict):
         return value
     if kind is float and isinstance(value, str):  # YAML reads 5e-5 as a string

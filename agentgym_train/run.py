@@ -16,7 +16,7 @@ from agentgym_train.engines import EngineError
 from agentgym_train.memory import give_back
 from agentgym_train.metrics import evaluation_metrics, per_scenario
 from agentgym_train.policy import Policy, Sampler, load_policy, load_sampler
-from agentgym_train.run_folder import RunFolder
+from agentgym_train.run_folder import Phase, RunFolder
 from agentgym_train.scenario import Scenario
 from agentgym_train.statistics import paired_bootstrap
 from agentgym_train.stop import StopRequested, StopSignals
@@ -140,7 +140,7 @@ class TrainingRun(Run):
     """A run that changes a model."""
 
     config: TrainingConfig
-    first_phase: ClassVar[str]
+    first_phase: ClassVar[Phase]
     """What the run begins with; steps are counted by phase."""
 
     def __init__(
@@ -201,12 +201,9 @@ class TrainingRun(Run):
         if key in progress.evaluated:
             return
         self.policy.sync()
-        # The same episodes at every evaluation and in every run: only the policy's sampling differs.
-        samples, temperature, seed = (
-            config.evaluate.samples,
-            config.evaluate.temperature,
-            f"{config.seed}/evaluate/{key}",
-        )
+        # The same episodes and draws at every evaluation: a policy that has not changed does not seem to gain.
+        samples, temperature = config.evaluate.samples, config.evaluate.temperature
+        seed = f"{config.seed}/evaluate"
         with self.timed("evaluate"):
             parts = {
                 scenario.name: self.roll_out(

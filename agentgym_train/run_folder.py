@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Literal, Protocol
 
 import torch
 import yaml
@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgym_train.config import ConfigError, RunConfig, stored_data
 from agentgym_train.models import save_model
+from agentgym_train.plain_data import build
 from agentgym_train.trackers import Trackers
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
@@ -41,12 +42,15 @@ class Holder(Protocol):
         """Take over a state."""
 
 
+Phase = Literal["warm_start", "train", "sft", "dpo", "explore", "learn"]
+
+
 @dataclass
 class Progress:
     """How far a run is; all of its state beside the weights and the optimiser.
 
     Attributes:
-        phase: What the run is doing, such as `"warm_start"` or `"train"`.
+        phase: What the run is doing.
         step: Completed steps of that phase.
         evaluated: Names of the evaluations that were done.
         evaluations: The newest row of each kind of evaluation.
@@ -58,9 +62,10 @@ class Progress:
         best: Success rate of the best evaluation during or after training.
         data: Fingerprint of the examples, where a run has some before it begins.
         round: Completed rounds, where a run has rounds.
+        learned: Steps that were learned in those.
     """
 
-    phase: str = "warm_start"
+    phase: Phase = "warm_start"
     step: int = 0
     evaluated: list[str] = field(default_factory=list)
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -72,6 +77,7 @@ class Progress:
     best: float = -1.0
     data: str = ""
     round: int = 0
+    learned: int = 0
 
 
 class RunFolder:
@@ -103,9 +109,7 @@ class RunFolder:
                 self._logs: dict[str, IO[str]] = {
                     name: opened.enter_context(open(path / name, "a", encoding="utf-8")) for name in _LOGS
                 }
-                # Steps of a resumed run replace those that were logged after the checkpoint.
-                purge_step = self.progress.step if resume else None
-                self._trackers = Trackers(path, config.wandb, config.to_dict(), purge_step)
+                self._trackers = Trackers(path, config.wandb, config.to_dict(), self._logged())
                 opened.callback(self._trackers.close)
                 (path / "summary.json").unlink(missing_ok=True)  # it would tell of the run as it was before
                 # Last, since with it the folder holds a run.
@@ -263,9 +267,10 @@ class RunFolder:
             return Progress()
         file = checkpoint / "progress.json"
         try:
-            return Progress(**json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            progress: Progress = build(Progress, json.loads(file.read_text(encoding="utf-8")), "")
+        except (OSError, ValueError) as error:
             raise _damaged(file, error) from error
+        return progress
 
     def _cut_logs(self, whole_lines: bool) -> None:
         """Cut the logs back to what belongs to the checkpoint; of a run without checkpoints, to whole lines."""
@@ -281,6 +286,16 @@ class RunFolder:
                 )
             if size > kept:
                 os.truncate(file, kept)
+
+    def _logged(self) -> Iterator[dict[str, Any]]:
+        """The rows of metrics.jsonl that belong to the checkpoint; without lines that have been damaged."""
+        for line in (self.path / "metrics.jsonl").read_bytes().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and {"phase", "step", "time"} <= row.keys():
+                yield row
 
     @contextmanager
     def _told(self) -> Iterator[None]:

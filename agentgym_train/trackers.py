@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from agentgym_train.config import ConfigError
 class Trackers:
     """Takes the rows of metrics.jsonl and passes their numbers on."""
 
-    def __init__(self, path: Path, project: str, config: Mapping[str, Any], purge_step: int | None) -> None:
+    def __init__(
+        self, path: Path, project: str, config: Mapping[str, Any], logged: Iterable[Mapping[str, Any]]
+    ) -> None:
         """Open them.
 
         Args:
@@ -23,26 +26,36 @@ class Trackers:
             project: Project of Weights & Biases; empty leaves it out. Whether it sends anything is its own setting
                 (`wandb login`, or WANDB_MODE=offline and `wandb sync` later).
             config: The run's configuration, to be shown beside the numbers.
-            purge_step: First step that will be logged again, for a run that goes on.
+            logged: Rows up to the checkpoint of a run that goes on. TensorBoard's curves are drawn anew from them:
+                it could cut them at a step, but each phase counts its steps by itself.
 
         Raises:
             ConfigError: If the package is missing or refuses to begin.
         """
         self._wandb = _begin_wandb(path, project, config) if project else None
-        self._board = SummaryWriter(str(path / "tensorboard"), purge_step=purge_step)
+        folder = path / "tensorboard"
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        self._board = SummaryWriter(str(folder), purge_step=0)  # one that is watching forgets what it has read
+        for row in logged:
+            self._draw(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Pass on the numbers of a row, under the names of its phase."""
-        phase, step = row["phase"], row["step"]
+        numbers = self._draw(row)
+        if self._wandb is not None:
+            self._wandb.log({**numbers, f"{row['phase']}/step": row["step"]})
+
+    def _draw(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Put the numbers of a row into TensorBoard's file; returns them by the names that they have there."""
         numbers = {
-            f"{phase}/{name}": value
+            f"{row['phase']}/{name}": value
             for name, value in row.items()
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool)
         }
         for name, value in numbers.items():
-            self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log({**numbers, f"{phase}/step": step})
+            self._board.add_scalar(name, value, row["step"], row["time"])
+        return numbers
 
     def close(self) -> None:
         """Write what is buffered and end the processes that a tracker has started."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM
 
 from agentgym_train.terminal import Terminal
@@ -29,6 +30,13 @@ def settings(tiny_path: Path, run: Path, **changes: Any) -> dict[str, Any]:
     for name, value in changes.items():
         plain[name] = {**plain.get(name, {}), **value} if isinstance(value, dict) and name != "horizon" else value
     return plain
+
+
+def curve_of(run: Path, name: str) -> list[tuple[int, float]]:
+    """The steps and values that TensorBoard shows under a name."""
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    return [(event.step, event.value) for event in board.Scalars(name)]
 
 
 def rows_of(run: Path, phase: str = "", name: str = "metrics.jsonl") -> list[dict[str, Any]]:

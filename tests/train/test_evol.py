@@ -14,7 +14,7 @@ from agentgym_train.evol import Evol, Kept
 from agentgym_train.models import load_model
 from agentgym_train.run import drive
 from agentgym_train.trajectory import Episode, Trajectory
-from tests.train.small_runs import assert_same_run, press_ctrl_c, rows_of, settings, weights_of
+from tests.train.small_runs import assert_same_run, curve_of, press_ctrl_c, rows_of, settings, weights_of
 
 
 def evol_settings(tiny_path: Path, run: Path, **changes: Any) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def test_rounds_raise_the_score_of_exploration(tiny_path: Path, tmp_path: Path) 
     assert [row["step"] for row in rows_of(run, "eval")] == [0, 4]  # counted by steps of exploring
     learned = [row["round"] for row in rows_of(run, "learn")]
     assert 0 < learned.count(1) < learned.count(2)  # each round learns from all before it
+    assert [row["step"] for row in rows_of(run, "learn")] == list(range(len(learned)))
 
 
 def test_the_horizon_grows_from_round_to_round(tiny_path: Path, tmp_path: Path) -> None:
@@ -81,6 +82,9 @@ def test_a_run_that_is_stopped_in_a_round_goes_on_exactly(
     assert checkpoint.name.endswith("explore" if after == 1 else "learn")
     assert main(["evol", "--resume", str(run)]) == 0
     assert_same_run(run, tmp_path / "straight")
+    curve = [(row["step"], pytest.approx(row["loss"])) for row in rows_of(run, "learn")]
+    assert curve_of(run, "learn/loss") == curve
+    assert [step for step, _ in curve_of(run, "explore/score/mean")] == [0, 1, 2, 3]
 
 
 def test_a_finished_run_goes_on_to_more_rounds(tiny_path: Path, tmp_path: Path) -> None:
@@ -99,6 +103,9 @@ def test_when_nothing_is_kept_the_run_says_so_and_the_model_stays(
     assert "round 1: no episode scored rollout.min_score=1, nothing is learned" in capsys.readouterr().out
     untrained = load_model(str(tiny_path)).state_dict()
     assert all(torch.equal(value, untrained[name]) for name, value in weights_of(tmp_path / "run").items())
+    played = rows_of(tmp_path / "run", "eval", "trajectories.jsonl")
+    before, after = ([row["turns"] for row in played if row["name"] == name] for name in ("before", "after"))
+    assert before == after  # the same draws: a policy that is the same does not seem to gain or lose
 
 
 def test_what_is_kept_survives_a_checkpoint(tmp_path: Path) -> None:

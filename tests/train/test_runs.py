@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentgym_train.chat import Chat
@@ -26,6 +25,7 @@ from agentgym_train.models import load_model, load_tokenizer
 from agentgym_train.run_folder import RunFolder
 from agentgym_train.update import NumericsError
 from tests.train.letters_env import HOPELESS_ID, LETTERS_ID, UNSOUND_ID
+from tests.train.small_runs import curve_of
 
 STEPS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,7 +160,7 @@ def start(tiny_path: Path, run: Path, reader_dies: bool = False, **changes: Any)
 def saved(model: PreTrainedModel, tiny_path: Path, tmp_path: Path) -> Path:
     """A run that has a checkpoint and a line in each log."""
     folder = RunFolder(tmp_path / "run", from_dict(settings(tiny_path, tmp_path / "run")), resume=False)
-    folder.log({"step": 0, "phase": "warm_start", "loss": 1.0})
+    folder.log({"step": 0, "phase": "warm_start", "time": 0.0, "loss": 1.0})
     folder.log_trajectories([{"step": 0}])
     folder.progress.step = 1
     folder.save_checkpoint(
@@ -209,11 +209,9 @@ def test_a_run_from_the_command_line_leaves_everything_behind(
     assert len(held_out) == 3
     assert not held_out & {episode["task"] for episode in episodes if episode["phase"] == "train"}
 
-    board = EventAccumulator(str(run / "tensorboard"))
-    board.Reload()
-    tags = board.Tags()["scalars"]
-    assert {"warm_start/loss", "eval/success/mean", "train/reward/mean", "train/horizon"} <= set(tags)
-    assert [event.step for event in board.Scalars("train/horizon")] == [0, 1]
+    for name in ("warm_start/loss", "eval/success/mean", "train/reward/mean"):
+        assert curve_of(run, name)
+    assert curve_of(run, "train/horizon") == [(0, 2), (1, 3)]
 
     (checkpoint,) = (run / "checkpoints").iterdir()
     model, tokenizer = load_model(str(checkpoint)), load_tokenizer(str(checkpoint))
@@ -485,6 +483,19 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     errors = capsys.readouterr().err.splitlines()
     assert [line.startswith("error: ") and str(file.parent) in line for line in errors] == [True]
     assert (saved / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"step": "five"}, {"phase": "training"}, {"evaluated": [1]}, {"stage": 2}])
+def test_a_progress_that_was_edited_wrongly_is_refused_in_one_line(
+    saved: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = (saved / "checkpoints").glob("*/progress.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    capsys.readouterr()
+    assert main(["train", "--resume", str(saved)]) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"error: {file} cannot be read" in error
+    assert next(iter(change)) in error
 
 
 def test_a_checkpoint_is_never_missing_while_it_is_replaced(

@@ -32,7 +32,7 @@ def write_lines(file: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def sft_settings(tiny_path: Path, run: Path, data: Path | str = "", **changes: Any) -> dict[str, Any]:
-    plain = settings(tiny_path, run, env={"subsets": ["Vowels"]}, evaluate={"tasks": 1, "samples": 8}, batch_size=4)
+    plain = settings(tiny_path, run, env={"subsets": ["Vowels"]}, evaluate={"tasks": 1, "samples": 32}, batch_size=4)
     plain["data"] = {"path": str(data)}
     return {**plain, **changes}
 
@@ -49,7 +49,7 @@ def test_it_learns_from_conversations_what_solves_a_held_out_task(tiny_path: Pat
     assert len(rows) == summary["steps"] == 50
     assert rows[-1]["loss"] < 0.2 < 3 < rows[0]["loss"]
     before, after = rows_of(tmp_path / "run", "eval")
-    assert after["score/mean"] > before["score/mean"] + 0.4
+    assert after["score/mean"] > before["score/mean"] + 0.3
     assert summary["after"] > summary["before"]
     assert {"before", "after", "gain", "checkpoint"} <= summary.keys()
 

@@ -17,6 +17,7 @@ from typing import cast
 
 import gymnasium
 import torch
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlamaConfig,
@@ -33,6 +34,7 @@ from agentgym_train.compact import HEAD_SIZE, CompactConfig
 from agentgym_train.config import ConfigError, OptimiserConfig
 from agentgym_train.packed_attention import PACKED_ATTENTION
 from agentgym_train.packing import pack
+from agentgym_train.plain_data import plain
 from agentgym_train.trajectory import Episode, Trajectory
 from agentgym_train.update import make_optimiser, update_supervised
 
@@ -254,6 +256,9 @@ def write_compact(config: CompactConfig, folder: Path, say: Callable[[str], None
     _train(model, Chat(tokenizer), stories, config, say)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    options = {name: value for name, value in plain(config).items() if name != "out"}
+    made_with = f"# The options of `agentgym compact` that made this model.\n{yaml.safe_dump(options, sort_keys=False)}"
+    (folder / "compact.yaml").write_text(made_with, encoding="utf-8")
 
 
 def _train(

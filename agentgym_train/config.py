@@ -199,12 +199,12 @@ class AlgorithmConfig:
     clip_low: float = 0.2
     """Lower clip range of the probability ratio."""
     clip_high: float = 0.2
-    """Upper clip range of the probability ratio."""
+    """Upper clip range of the probability ratio; inf for no limit."""
     importance_cap: float = 2.0
-    """Largest weight that corrects for the difference between engine and trainer."""
+    """Largest weight that corrects for the difference between engine and trainer; inf for no limit."""
     engine_tolerance: float = 0.1
     """Largest mean difference, in nats, between the log-probabilities of engine and trainer when training begins; a
-    run that exceeds it is stopped. In bfloat16 0.01 to 0.03 are usual."""
+    run that exceeds it is stopped, unless it is inf. In bfloat16 0.01 to 0.03 are usual."""
     kl_coef: float = 1e-3
     """Weight of the divergence from the reference model; 0 leaves it out."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -237,7 +237,7 @@ class OptimiserConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient; inf for no limit."""
     token_budget: int = 1024
     """Largest number of tokens in a packed row (memory grows with it)."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"

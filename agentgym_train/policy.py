@@ -15,7 +15,7 @@ from agentgym_train.config import ConfigError, RunConfig, TrainingConfig
 from agentgym_train.engines import Engine, make_engine
 from agentgym_train.lora import AdapterError, add_adapter, load_adapter
 from agentgym_train.memory import recompute_layers
-from agentgym_train.models import ModelError, load_model, load_tokenizer, stop_tokens
+from agentgym_train.models import ModelError, check_vocabulary, load_model, load_tokenizer, stop_tokens
 from agentgym_train.packing import Row, pack
 from agentgym_train.run_folder import load_state
 from agentgym_train.self_check import check_model, packing_problem
@@ -100,6 +100,7 @@ def _load(config: RunConfig, checkpoint: Path | None) -> tuple[PreTrainedModel, 
     if isinstance(config, TrainingConfig) and config.model.lora_rank:
         source = config.model.path  # a checkpoint holds the adapter alone
     model = load_model(source, pick_device(config), getattr(torch, config.model.dtype))
+    check_vocabulary(model, tokenizer, config.model.path)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and config.rollout.max_context > positions:
         raise ConfigError(

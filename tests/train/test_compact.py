@@ -12,6 +12,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+import yaml
 
 from agentgym_train.chat import Chat
 from agentgym_train.compact import CompactConfig, compact_command, compact_path
@@ -117,6 +118,8 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_make(
     assert compact_command(["--env", ENV, "--out", str(out), *small]) == 0
     assert f"--model.path {out}" in capsys.readouterr().out.replace("\n", " ")
     load_model(str(out))
+    made_with = yaml.safe_load((out / "compact.yaml").read_text())
+    assert (made_with["env"], made_with["episodes"], made_with["hidden_size"]) == (ENV, 8, 32)
     assert sorted(path.name for path in out.parent.iterdir()) == ["model"]
     for arguments, message in (
         (["--out", str(out)], "exists already"),

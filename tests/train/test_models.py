@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from agentgym_train.models import ModelError, load_model
+from agentgym_train.models import ModelError, check_vocabulary, load_model, load_tokenizer
 from agentgym_train.self_check import check_model, packing_problem
 
 
@@ -32,6 +32,14 @@ def test_damaged_weights_are_refused(tiny_path: Path, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(str(folder))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_embeds_is_refused(tiny_path: Path) -> None:
+    model, tokenizer = load_model(str(tiny_path)), load_tokenizer(str(tiny_path))
+    check_vocabulary(model, tokenizer, "tiny")
+    tokenizer.add_tokens([f"<new {number}>" for number in range(model.config.vocab_size)])
+    with pytest.raises(ModelError, match=r"model\.path='tiny': the tokenizer has ids up to \d+, but the model embeds"):
+        check_vocabulary(model, tokenizer, "tiny")
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:

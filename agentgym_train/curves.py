@@ -84,6 +84,21 @@ def plot_success(rows: Sequence[Row], evals: Sequence[Row], size: tuple[float, f
     return figure
 
 
+def scenarios_of(rows: Sequence[Row]) -> list[str]:
+    """Names of the scenarios that rows have numbers of; none where a run has a single one."""
+    end = "/success/mean"
+    return list(dict.fromkeys(key.removesuffix(end) for row in rows for key in row if key.endswith(end)))
+
+
+def plot_scenarios(rows: Sequence[Row], size: tuple[float, float] = WIDE) -> Figure:
+    """Success rate in training of each scenario of a mixed run."""
+    figure, axes = _figure(size)
+    for index, name in enumerate(scenarios_of(rows)):
+        _draw_rate(axes, rows, f"{name}/success/mean", name, _SERIES[index % len(_SERIES)])
+    _share_axis(axes)
+    return _finish(figure, axes, rows)
+
+
 def plot_reward(rows: Sequence[Row], evals: Sequence[Row]) -> Figure:
     """Mean reward of an episode in training; an evaluation's score is its reward summed over the episode."""
     figure, axes = _figure(HALF)

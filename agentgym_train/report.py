@@ -320,6 +320,15 @@ def _plots(run: Run) -> list[dict[str, Any]]:
             curves.plot_success(played, evaluations),
             curves.plot_success(played, evaluations, curves.NARROW),
         )
+    if curves.scenarios_of(played):
+        add(
+            "scenarios",
+            "Success by scenario",
+            "Share of each scenario's training episodes that reach the goal.",
+            curves.plot_scenarios(played),
+            curves.plot_scenarios(played, curves.NARROW),
+        )
+    if played or evaluations:
         add(
             "reward",
             "Reward",

@@ -498,8 +498,13 @@ def test_a_run_without_any_update_says_so(tmp_path: Path) -> None:
     assert "never updated" not in read_page(write_report(make_run(tmp_path / "new", steps=0, names=()))).text
 
 
-def test_a_run_over_several_scenarios_names_them(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=1, names=())
+def test_a_run_over_several_scenarios_names_and_draws_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3, names=())
+    assert "Success by scenario" not in plot_titles(read_page(write_report(run)))
+    change_training_rows(run, lambda row: row.update({"SciWorld/success/mean": 0.25, "BabyAI/success/mean": 0.75}))
+    page = read_page(write_report(run))
+    assert "Success by scenario" in plot_titles(page)
+    assert {"SciWorld", "BabyAI"} <= set(page.text.split())
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings["tasks"] = [{"id": "AgentGym/SciWorld-v0"}, {"id": "AgentGym/BabyAI-v0"}]
     (run / "config.yaml").write_text(yaml.safe_dump(settings))

@@ -21,6 +21,7 @@ from gymnasium.error import ResetNeeded
 from agentgym_envs import Fault
 from agentgym_envs.sciworld import host, packages
 from agentgym_envs.sciworld.env import SciWorldEnv
+from agentgym_envs.sciworld.jvm import flags
 from agentgym_wrappers import SubprocVectorEnv
 
 ROOT = Path(__file__).parents[1]
@@ -63,6 +64,29 @@ def gone(pid: int, seconds: float = 60.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+@contextlib.contextmanager
+def stepping(env: SciWorldEnv) -> Iterator[list[Any]]:
+    """A thread waits for the answer of a Java process that is stopped; it goes on at the end."""
+    pid, ends = jvm(env), []
+
+    def step() -> None:
+        ends.append(env.step(DOOR)[4].get("end"))
+
+    thread = threading.Thread(target=step)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        assert env._simulator is not None
+        while not env._simulator._turn.locked():
+            time.sleep(0.01)
+        yield ends
+    finally:
+        if runs(pid):
+            os.kill(pid, signal.SIGCONT)
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 # ---- sharing -------------------------------------------------------------------------------------------
@@ -181,6 +205,35 @@ def test_closing_in_the_middle_of_a_step_starts_no_other_process() -> None:
     assert host._hosts == []
     assert env.reset(seed=0, options=TASK)[0]
     env.close()
+
+
+def test_closing_under_a_step_that_hangs_waits_for_nothing_and_its_world_is_not_used_again(
+    pair: tuple[SciWorldEnv, SciWorldEnv],
+) -> None:
+    env, neighbour = pair
+    world = env._simulator
+    with stepping(env) as ends:
+        env.close()  # Java is still stopped
+        assert ends in ([], ["fault"])
+        other = make()
+        assert other._host is None
+    assert ends == ["fault"]
+    with contextlib.closing(other):
+        first = other.reset(seed=0, options=TASK)[0]
+        assert other._host is neighbour._host
+        assert other._simulator is not world
+        assert first == neighbour.reset(seed=0, options=TASK)[0]
+        assert other.step(DOOR) == neighbour.step(DOOR)
+
+
+def test_closing_the_last_environment_under_a_step_that_hangs_ends_the_process() -> None:
+    env = make(envs_per_jvm=1, call_seconds=300)
+    env.reset(seed=0, options=TASK)
+    pid = jvm(env)
+    with stepping(env) as ends:
+        env.close()
+        assert not runs(pid)
+    assert ends == ["fault"]
 
 
 def test_a_process_killed_between_episodes_is_replaced(pair: tuple[SciWorldEnv, SciWorldEnv]) -> None:
@@ -325,6 +378,28 @@ def test_a_forked_process_does_not_wait_for_a_lock_that_a_thread_of_the_parent_h
         assert process.exitcode == 0
 
 
+def test_a_forked_process_does_not_wait_for_the_answer_that_a_thread_of_the_parent_waits_for() -> None:
+    with contextlib.closing(make()) as env:
+        env.reset(seed=0, options=TASK)
+        world = env._simulator
+        assert world is not None
+        with stepping(env):
+
+            def child() -> None:
+                with pytest.raises(Fault, match="forked"):
+                    world.look()
+                env.close()
+
+            process = multiprocessing.get_context("fork").Process(target=child)
+            process.start()
+            process.join(60)
+            waits = process.is_alive()
+            process.kill()
+        process.join(60)
+        assert not waits
+        assert process.exitcode == 0
+
+
 def test_workers_that_are_killed_leave_no_java_process() -> None:
     with SubprocVectorEnv.make("AgentGym/SciWorld-v0", 2, workers=1, tasks=[TASK["task"]]) as vec:
         observations, _ = vec.reset(seed=0)
@@ -430,6 +505,12 @@ def test_a_java_is_found_from_another_working_folder(tmp_path: Path, monkeypatch
     (tmp_path / "java").symlink_to(packages.find_java())
     monkeypatch.chdir(tmp_path)
     assert packages.find_java("./java") == tmp_path / "java"
+
+
+def test_options_that_some_java_knows_only_unlocked_come_after_what_unlocks_them() -> None:
+    options = flags(make()._settings)
+    unlocking = [place for place, option in enumerate(options) if option.startswith("-XX:+Unlock")]
+    assert max(unlocking) < min(place for place, option in enumerate(options) if place not in unlocking)
 
 
 def test_a_java_of_the_system_works_as_well() -> None:

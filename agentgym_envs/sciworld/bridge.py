@@ -9,6 +9,7 @@ connection must see the classes of one class loader only.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ _GET_FROM_ARRAY = protocol.ARRAY_COMMAND_NAME + protocol.ARRAY_GET_SUB_COMMAND_N
 _LENGTH_OF_ARRAY = protocol.ARRAY_COMMAND_NAME + protocol.ARRAY_LEN_SUB_COMMAND_NAME
 _RELEASE = protocol.MEMORY_COMMAND_NAME + protocol.MEMORY_DEL_SUBCOMMAND_NAME
 _END = protocol.END_COMMAND_PART
+_PART_BYTES = 1 << 16
 
 
 class JavaError(RuntimeError):
@@ -81,7 +83,8 @@ class Connection:
         except OSError as error:
             raise BridgeError(f"no connection to port {port}: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stream = self._socket.makefile("rb")
+        # Not a buffered file: its lock would keep `close` waiting for an answer, and a forked process for ever.
+        self._received = bytearray()
         self._seconds = seconds
         try:
             self._exchange(f"{protocol.AUTH_COMMAND_NAME}\n{token}\n")
@@ -146,11 +149,16 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Whether it was closed, here or because it broke."""
-        return self._stream.closed
+        return self._socket.fileno() < 0
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing."""
-        self._stream.close()
+        """Close the connection, also under a thread that waits for an answer; a second call does nothing."""
+        with contextlib.suppress(OSError):  # where it is closed, or the other side is gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def forget(self) -> None:
+        """In a forked process: close this side's copy; for the parent the connection goes on."""
         self._socket.close()
 
     def _exchange(self, *commands: str) -> list[str]:
@@ -159,22 +167,29 @@ class Connection:
         try:
             self._socket.sendall(data)
             lines = [self._line() for _ in commands]
-            if not all(line.endswith(b"\n") for line in lines):
-                raise ConnectionResetError("it was closed by the other side")
         except BaseException as error:
             self.close()  # what is still to come would be taken for the answer to the next command
             if isinstance(error, TimeoutError):
                 raise BridgeError(f"no answer in {self._seconds:g} s", timed_out=True) from error
-            if isinstance(error, OSError | ValueError):  # a ValueError where it has been closed
+            if isinstance(error, OSError):
                 raise BridgeError(f"the connection broke: {error}") from error
             raise
-        return [line.decode()[:-1].removeprefix(protocol.RETURN_MESSAGE) for line in lines]
+        return [line.decode().removeprefix(protocol.RETURN_MESSAGE) for line in lines]
 
     def _line(self) -> bytes:
         # Acknowledges the answer before: the server's socket holds each one back until the last one has been, for
         # which the system would take 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return self._stream.readline()
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            part = self._socket.recv(_PART_BYTES)
+            if not part:
+                raise ConnectionResetError("it was closed by the other side")
+            self._received += part
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
 
     def _value(self, answer: str) -> Any:
         state, kind, text = answer[:1], answer[1:2], answer[2:]

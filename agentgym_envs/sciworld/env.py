@@ -215,10 +215,9 @@ class SciWorldEnv(TextEnv):
         self._check_electricity(task)
         given = _Init(task) if init is None else _checked_init(init)
         self._variation = Variation(*tasks.name_and_variation(given.task), self.simplifications)
-        simulator = self._join()
-        assert self._host is not None
-        simulator.trim(_HEAP_MB + _HEAP_MB_PER_ENV * self._host.taken)
-        description, reply = simulator.begin(self._variation)
+        host = self._join()
+        self._world.trim(_HEAP_MB + _HEAP_MB_PER_ENV * host.taken)
+        description, reply = self._world.begin(self._variation)
         self._played: list[str] = []
         self._plan = None
         outcome = self._outcome_of(reply)
@@ -230,7 +229,7 @@ class SciWorldEnv(TextEnv):
             if not outcome.valid or outcome.end:
                 told = "ends the episode" if outcome.end else "is refused"
                 raise ValueError(f"SciWorld: action {number} of options['init'] {told}: {outcome.observation}")
-        around = simulator.look() if given.actions else reply.text
+        around = self._world.look() if given.actions else reply.text
         return Start(f"{description}\n\n{around}", description, outcome.score, outcome.info)
 
     def _act(self, action: str) -> Outcome:
@@ -303,9 +302,9 @@ class SciWorldEnv(TextEnv):
             raise Fault("died", _NOT_REPLACED)
         return self._simulator
 
-    def _join(self) -> Simulator:
-        """Return the simulator; where there is none, take a place in a Java process."""
-        if self._simulator is None:
+    def _join(self) -> Host:
+        """Return the Java process's host; where there is none, take a place in one, and a simulator."""
+        if self._host is None:
             host = join(self._settings, self.envs_per_jvm)
             try:
                 simulator = host.simulator()
@@ -316,7 +315,7 @@ class SciWorldEnv(TextEnv):
             # For an environment that is never closed. At the end of this process Java ends by itself.
             self._leave = weakref.finalize(self, host.leave, simulator)
             self._leave.atexit = False
-        return self._simulator
+        return self._host
 
     def _recover(self) -> None:
         if self._record is None:

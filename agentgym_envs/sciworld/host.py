@@ -59,7 +59,7 @@ class Host:
         """Give a place back, and the simulator that was used in it."""
         with _lock:
             self.taken -= 1
-            if simulator is not None and simulator.usable:
+            if simulator is not None and simulator.hand_over():
                 self._idle.append(simulator)
             if self.taken == 0:
                 if self in _hosts:
@@ -108,10 +108,11 @@ def live_heap_kb() -> float | None:
 def _after_fork() -> None:
     """The Java processes stay with the parent; a forked process starts its own."""
     global _lock
-    _lock = threading.RLock()  # another thread of the parent may have held it
+    _lock = threading.RLock()
     for host in _hosts:
         host.jvm.forget()
     _hosts.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+# A process that is being started is in no list yet, and its files would stay open in the forked one.
+os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_after_fork)

@@ -15,6 +15,7 @@ from agentgym_envs.core import Fault
 from agentgym_envs.sciworld.bridge import BridgeError, Connection
 from agentgym_envs.sciworld.packages import JAVA_ADVICE, gateway_jar, simulator_jar
 
+_COLLECTIONS = 3  # compiled code that has gone cold holds objects until the third
 _STDERR_BYTES = 500
 _END_SECONDS = 10.0
 _HEAP_FULL = 3  # what ExitOnOutOfMemoryError exits with
@@ -44,6 +45,8 @@ def flags(settings: Settings) -> list[str]:
     """Return Java's options."""
     young = max(16, settings.heap_mb // 10)  # more is not faster for one environment, but it is for eight
     return [
+        "-XX:+UnlockExperimentalVMOptions",  # before those that some version of Java counts among them
+        "-XX:+UnlockDiagnosticVMOptions",
         f"-Xmx{settings.heap_mb}m",
         f"-Xms{2 * young}m",
         f"-Xmn{young}m",
@@ -70,7 +73,6 @@ def flags(settings: Settings) -> list[str]:
         "--add-opens=java.base/java.util=ALL-UNNAMED",
         # The simulator goes through sets of things in the order of their hashes. The class of nearly all of them
         # gets one of its own (see `classfile`); the rest have Java's, which is drawn at random. With this, it is 1.
-        "-XX:+UnlockExperimentalVMOptions",
         "-XX:hashCode=2",
     ]
 
@@ -165,11 +167,12 @@ class Jvm:
         return fault
 
     def live_heap_kb(self) -> float:
-        """Return what is alive in the heap, after a garbage collection."""
+        """Return what is alive in the heap, after garbage collections."""
         connection = self.connect()
         try:
             runtime = connection.call("java.lang.Runtime", "getRuntime")
-            connection.call("java.lang.System", "gc")
+            for _ in range(_COLLECTIONS):
+                connection.call("java.lang.System", "gc")
             total, free = connection.calls((runtime, "totalMemory"), (runtime, "freeMemory"))
             connection.release(runtime)
         except BridgeError as error:
@@ -196,8 +199,9 @@ class Jvm:
         self._lost = True
         self._how = "it belongs to another process"
         self._process.returncode = 0  # nothing to wait for here
+        self._ending = threading.RLock()  # another thread of the parent may have held it
         for connection in self._connections:
-            connection.close()
+            connection.forget()
         self._close_files()
 
     def _first_lines(self, count: int, seconds: float) -> list[str]:

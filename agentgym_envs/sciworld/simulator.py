@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,6 @@ class Simulator:
     """A simulated world, kept apart from the others of its Java process by a class loader of its own.
 
     The simulator keeps its random generator, its counter of objects and its simplifications in static fields.
-    Use it from one thread at a time.
     """
 
     def __init__(self, jvm: Jvm) -> None:
@@ -90,6 +90,8 @@ class Simulator:
         self._menu: list[str] = []
         self._episode: tuple[Ref, ...] = ()
         self._knows_routes = False
+        self._turn = threading.Lock()  # one thread at a time; held while Java is talked to
+        self._given_up = False
         self._connection: Connection = jvm.connect()
         with self._talking():
             self._load_classes()
@@ -98,6 +100,13 @@ class Simulator:
     def usable(self) -> bool:
         """Whether another episode can be played in it."""
         return self._jvm.alive and not self._connection.closed
+
+    def hand_over(self) -> bool:
+        """Whether another environment can have it; if a thread is still waiting for an answer, it gets none."""
+        if self.usable and self._turn.locked():
+            self._given_up = True
+            self._jvm.disconnect(self._connection)
+        return self.usable
 
     def begin(self, variation: Variation) -> tuple[str, Reply]:
         """Start an episode.
@@ -199,12 +208,17 @@ class Simulator:
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
         """Turn what goes wrong with the Java process into faults."""
-        try:
-            yield
-        except BridgeError as error:
-            raise self._jvm.broken(error) from error
-        except JavaError as error:
-            raise Fault("simulator", f"the simulator threw {error}") from error
+        if not self._jvm.alive:  # in a forked process nobody would open the lock that a thread of the parent has
+            raise self._jvm.broken(BridgeError("nothing can be asked"))
+        with self._turn:
+            try:
+                yield
+            except BridgeError as error:
+                if self._given_up:
+                    raise Fault("closed", "the environment was closed meanwhile") from error
+                raise self._jvm.broken(error) from error
+            except JavaError as error:
+                raise Fault("simulator", f"the simulator threw {error}") from error
 
     def _load_classes(self) -> None:
         java = self._connection

@@ -405,7 +405,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the current state as JSON bytes: how the episode began and what was done since.
 
         Raises:
-            gymnasium.error.ResetNeeded: If there was no reset yet.
+            gymnasium.error.ResetNeeded: If there was no reset yet, or the episode ended in a fault.
         """
         return json.dumps(self._snapshot_record()).encode()
 
@@ -413,6 +413,8 @@ class TextEnv(gymnasium.Env[str, str]):
         """What a snapshot holds; a scenario may add to it."""
         if self._record is None or self.stream is None:
             raise ResetNeeded(f"{self.scenario}: there is nothing to snapshot; call reset() first.")
+        if self._outcome.end == "fault":
+            raise ResetNeeded(f"{self.scenario}: the episode ended in a fault, its state is lost; call reset() first.")
         return {
             "format": SNAPSHOT_FORMAT,
             "scenario": self.scenario,
@@ -477,7 +479,7 @@ class TextEnv(gymnasium.Env[str, str]):
             self._prefix, self._paid = record["prefix"], 0.0
         complete = len(self._actions) == len(record["actions"])
         if not complete or _digest(self._observation) != record["observation"]:
-            self._running = False
+            self._running, self._record = False, None
             raise RuntimeError(
                 f"{self.scenario}: the replay of {len(record['actions'])} actions did not reproduce the "
                 "saved observation; the snapshot was made with other data or another version."

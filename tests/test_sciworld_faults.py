@@ -279,6 +279,8 @@ def test_a_death_that_cannot_be_mended_ends_the_episode_and_the_next_reset_works
     assert (again, reward, terminated, truncated) == (observation, 0.0, False, True)
     assert (info["end"], info["fault_kind"]) == ("fault", "start")
     assert "cannot be started" in str(info["fault"])
+    with pytest.raises(ResetNeeded, match="ended in a fault"):
+        env.snapshot()  # nobody knows what the action has come to
     java.symlink_to(packages.find_java())
     assert env.reset(seed=0, options=TASK)[0] == observation
     env.close()

@@ -59,7 +59,7 @@ class SciWorldEnv(TextEnv):
         envs_per_jvm: int = 8,
         java: str | os.PathLike[str] | None = None,
         start_seconds: float = 120.0,
-        call_seconds: float = 300.0,
+        call_seconds: float = 120.0,
         **options: Any,
     ) -> None:
         """Make the environment; the Java process starts at the first reset.

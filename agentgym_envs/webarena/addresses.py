@@ -13,6 +13,11 @@ from urllib.parse import quote, urlsplit
 
 from agentgym_envs.verbs import quoted
 
+# Whatever may be a host, with its scheme and port. One pattern for all environments: `re` keeps those that it has seen.
+_HOST = re.compile(
+    r"(?<![\w.-])(https?(?:://|%3A%2F%2F))?([\w-]+(?:\.\w[\w-]*)*)((?::|%3A)\d+)?(?![\w-]|\.\w)", re.IGNORECASE
+)
+
 
 class RefusedAddress(ValueError):
     """The address is not one of the sites'; the message says what is accepted."""
@@ -44,14 +49,24 @@ class Addresses:
         # Addresses also stand inside the queries of others, percent-encoded.
         names |= {quote(inner, safe=""): quote(outer, safe="") for inner, outer in names.items()}
         self._outer = {inner.lower(): outer for inner, outer in names.items()}
-        longest_first = sorted(names, key=lambda inner: (-len(inner), inner))
-        self._inner = re.compile(
-            rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-]|\.\w)", re.IGNORECASE
-        )
+        self._hosts = {urlsplit(origin).hostname for origin in self.origins.values()}
 
     def outer(self, text: str) -> str:
         """Replace every origin and host in a text by the name of its site."""
-        return self._inner.sub(lambda match: self._outer[match[0].lower()], text)
+        return _HOST.sub(self._named, text)
+
+    def _named(self, match: re.Match[str]) -> str:
+        scheme, host, port = match[1] or "", match[2], match[3] or ""
+        if host.lower() in self._hosts:
+            for before, inner, after in (
+                ("", scheme + host + port, ""),
+                ("", scheme + host, port),
+                (scheme, host + port, ""),
+                (scheme, host, port),
+            ):
+                if outer := self._outer.get(inner.lower()):
+                    return before + outer + after
+        return match[0]
 
     def site(self, url: str) -> str | None:
         """Return the site that an address of the browser belongs to, or None."""

@@ -302,6 +302,8 @@ def _say_result(summary: dict[str, Any], terminal: Terminal) -> None:
     elif "after" in summary:
         terminal.say(f"held-out success after training: {summary['after']:.3f}")
     terminal.say(f"model:  {summary['checkpoint']}")
+    if summary.get("best"):
+        terminal.say(f"best:   {summary['best']}")
 
 
 def _resumed_config(kind: type[RunConfig], run_dir: str, recipe: str | None, rest: list[str]) -> RunConfig:

@@ -38,8 +38,11 @@ class _Options:
     """Show how many turns a schedule gives at each step, as a table and a plot.
 
     agentgym plan-horizon --horizon '{kind: linear, start: 10, increment: 10, every: 100, cap: 30}' --steps 300
+
     agentgym plan-horizon --recipe textcraft-scaling
+
     agentgym plan-horizon --horizon '{kind: adaptive, start: 10, increment: 10, cap: 30}'
+
     agentgym plan-horizon --horizon '{kind: adaptive, start: 10, increment: 10, cap: 30}' --run RUN_DIR
 
     An adaptive horizon depends on how training goes. It is shown curves of the kinds that runs produce (rising,

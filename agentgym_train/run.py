@@ -277,6 +277,8 @@ class TrainingRun(Run):
         elif "after" in results:
             summary["after"] = results["after"]["success/mean"]
         summary["checkpoint"] = str(self.folder.checkpoint)
+        if progress.best >= 0:
+            summary["best"] = str(self.folder.path / "best")
         self.folder.write_summary(summary)
         return summary
 

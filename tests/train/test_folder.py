@@ -72,7 +72,8 @@ def test_logs_that_cannot_grow_end_a_run_in_one_line(tiny_path: Path, tmp_path: 
 
 def test_the_model_of_the_best_evaluation_is_kept(tiny_path: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(from_dict({**settings(tiny_path, run, **QUICK), "keep_best": True}))
+    summary = train(from_dict({**settings(tiny_path, run, **QUICK), "keep_best": True}))
+    assert summary["best"] == str(run / "best")
     evaluations = [row for row in rows_of(run) if row["phase"] == "eval"]
     assert [row["name"] for row in evaluations] == ["between", "between", "after"]
     best = max(evaluations, key=lambda row: row["success/mean"])  # the first one of equal ones

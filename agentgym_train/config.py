@@ -334,7 +334,8 @@ class TrainingConfig(RunConfig):
     horizon: Annotated[int | dict[str, Any], Yaml] = 20
     """Turns per episode during training: a number, or a schedule such as
     {kind: linear, start: 4, increment: 2, every: 10, cap: 10}, {kind: staged, stages: [[0, 4], [0.5, 8]]} or
-    {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled (window: 4 or more)."""
+    {kind: adaptive, start: 4, increment: 2, cap: 10, window: 20}, which grows once success has settled; its window is
+    at least 4."""
     checkpoint_every: int = 10
     """Steps between checkpoints (one is also written at the end and on Ctrl-C or SIGTERM)."""
     keep_best: bool = False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +57,22 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path} is not UTF-8 text ({error}).") from error
     except ValueError as error:
         raise ConfigError(f"{path} {error}.") from error
+
+
+def json_lines(path: Path) -> Iterator[Mapping[str, Any] | None]:
+    """The objects of a JSON-lines file, None for a line that is none; a last line cut short is left out."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict):
+                yield row
+            elif line.endswith(b"\n"):
+                yield None
 
 
 def build(kind: Any, value: Any, where: str, default: Any = None) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from agentgym_train import curves
 from agentgym_train.curves import Row
+from agentgym_train.plain_data import json_lines
 
 # The dark counterparts of `curves.COLOURS`; the template hands both to the browser.
 _DARK = {
@@ -90,9 +91,8 @@ class Run:
 
     @property
     def learned(self) -> list[Row]:
-        """Rows of the steps of `agentgym sft`, `dpo` and `evol`, numbered through over all rounds."""
-        rows = [row for row in self.rows if row["phase"] in ("sft", "dpo", "learn")]
-        return [{**row, "step": number} for number, row in enumerate(rows)]
+        """Rows of the steps of `agentgym sft`, `dpo` and `evol`."""
+        return [row for row in self.rows if row["phase"] in ("sft", "dpo", "learn")]
 
     @property
     def evaluations(self) -> list[Row]:
@@ -129,7 +129,7 @@ def read_run(run_dir: Path) -> Run:
             f"{run_dir} is not a run folder: it holds no config.yaml with env.id, model.path and seed. "
             "Give the folder that `agentgym train` or `agentgym demo` wrote."
         ) from error
-    lines = list(_json_lines(run_dir / "metrics.jsonl"))
+    lines = list(json_lines(run_dir / "metrics.jsonl"))
     rows = [row for row in lines if row is not None and _is_row(row)]
     return Run(
         folder=run_dir,
@@ -215,22 +215,6 @@ def _read_summary(path: Path) -> dict[str, Any]:
         return {}
     whole = isinstance(summary, dict) and "status" in summary and isinstance(summary.get("seconds"), dict)
     return summary if whole else {}
-
-
-def _json_lines(path: Path) -> Iterator[Row | None]:
-    """The objects of a JSON-lines file, None for a line that is none; a last line cut short is left out."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if isinstance(row, dict):
-                yield row
-            elif line.endswith(b"\n"):
-                yield None
 
 
 def _status(run: Run) -> str:
@@ -379,7 +363,7 @@ def _choose_examples(path: Path) -> list[Example]:
     """
     # Only the last step of each kind is kept, since a run can hold far more episodes than memory.
     latest: dict[str, list[Row]] = {}
-    for row in _json_lines(path):
+    for row in json_lines(path):
         if row is None or not row.keys() >= _EPISODE_KEYS or row["end"] == "error":
             continue
         kind = row["name"] if row["phase"] == "eval" else "train"

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgym_train.config import ConfigError, RunConfig, stored_data
 from agentgym_train.models import save_model
-from agentgym_train.plain_data import build
+from agentgym_train.plain_data import build, json_lines
 from agentgym_train.trackers import Trackers
 
 _CHECKPOINT = "step-{step:06d}-{phase}"
@@ -287,14 +287,10 @@ class RunFolder:
             if size > kept:
                 os.truncate(file, kept)
 
-    def _logged(self) -> Iterator[dict[str, Any]]:
+    def _logged(self) -> Iterator[Mapping[str, Any]]:
         """The rows of metrics.jsonl that belong to the checkpoint; without lines that have been damaged."""
-        for line in (self.path / "metrics.jsonl").read_bytes().splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and {"phase", "step", "time"} <= row.keys():
+        for row in json_lines(self.path / "metrics.jsonl"):
+            if row is not None and {"phase", "step", "time"} <= row.keys():
                 yield row
 
     @contextmanager

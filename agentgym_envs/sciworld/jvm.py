@@ -46,7 +46,6 @@ def flags(settings: Settings) -> list[str]:
     young = max(16, settings.heap_mb // 10)  # more is not faster for one environment, but it is for eight
     return [
         "-XX:+UnlockExperimentalVMOptions",  # before those that some version of Java counts among them
-        "-XX:+UnlockDiagnosticVMOptions",
         f"-Xmx{settings.heap_mb}m",
         f"-Xms{2 * young}m",
         f"-Xmn{young}m",

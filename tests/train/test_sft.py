@@ -49,7 +49,7 @@ def test_it_learns_from_conversations_what_solves_a_held_out_task(tiny_path: Pat
     assert len(rows) == summary["steps"] == 50
     assert rows[-1]["loss"] < 0.2 < 3 < rows[0]["loss"]
     before, after = rows_of(tmp_path / "run", "eval")
-    assert after["score/mean"] > before["score/mean"] + 0.3
+    assert after["score/mean"] > before["score/mean"] + 0.4
     assert summary["after"] > summary["before"]
     assert {"before", "after", "gain", "checkpoint"} <= summary.keys()
 
